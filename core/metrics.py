@@ -1,0 +1,33 @@
+"""What the engine counts, in names no server owns. Adapters translate to their server's metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """A snapshot. Gauges are of the moment; counters only grow while the engine process lives.
+
+    Attributes:
+        kv_waste_ratio: reserved but unused token slots over reserved slots, of the moment.
+        kv_waste_ratio_mean: the same, averaged over the time in which any slot was reserved.
+        kv_bytes_total, kv_bytes_used: bytes of all blocks; of those held by sequences.
+    """
+
+    num_running: int = 0
+    num_waiting: int = 0
+    kv_blocks_total: int = 0
+    kv_blocks_used: int = 0
+    kv_bytes_total: int = 0
+    kv_bytes_used: int = 0
+    kv_waste_ratio: float = 0.0
+    kv_waste_ratio_mean: float = 0.0
+    peak_running: int = 0
+    peak_kv_blocks_used: int = 0
+    num_preemptions: int = 0
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    finished_requests: int = 0
+    steps: int = 0
+    max_model_len: int = 0

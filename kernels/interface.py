@@ -1,0 +1,81 @@
+"""The operations that touch KV memory or run per layer: one signature, several implementations."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from pageport.kernels.batch import RaggedBatch
+
+
+class Kernels(Protocol):
+    """What a model's layers call. T: new tokens, Hq / Hkv: query / KV heads, D: head size.
+
+    A layer's `kv_cache` is a strided view [num_blocks, 2, block_size, Hkv, D] of the block-major pool
+    (dimension 1: keys, values). `kv_cache`, activations and weights share one dtype, float32, bfloat16 or
+    float16; all implementations accumulate in float32.
+    """
+
+    name: str
+
+    def paged_attention(
+        self,
+        query: torch.Tensor,
+        kv_cache: torch.Tensor,
+        batch: RaggedBatch,
+        *,
+        scale: float,
+        sliding_window: int | None = None,
+        soft_cap: float | None = None,
+    ) -> torch.Tensor:
+        """Causal attention of each new token over its own sequence, read where its blocks lie.
+
+        Args:
+            query: [T, Hq, D], may be strided in its first dimension.
+            sliding_window: a token sees itself and the `sliding_window - 1` tokens before it.
+            soft_cap: logits become `soft_cap * tanh(logits / soft_cap)`.
+
+        Returns: [T, Hq, D], contiguous.
+        """
+        ...
+
+    def rotary_and_write_kv(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kv_cache: torch.Tensor,
+        batch: RaggedBatch,
+        cos_sin: torch.Tensor | None,
+    ) -> None:
+        """Rotate queries in place; write rotated keys, and values, to `batch.slot_mapping`.
+
+        Args:
+            query: [T, Hq, D]; key, value: [T, Hkv, D]; each may be strided in its first dimension.
+            cos_sin: float32 [max_positions, D], cosines then sines of D/2 frequencies, indexed by
+                `batch.positions` ("rotate half" convention of the Hugging Face Llama); None: no rotation.
+        """
+        ...
+
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        """`x / sqrt(mean(x²) + eps) * weight` over the last dimension, computed in float32."""
+        ...
+
+    def add_rms_norm(
+        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> torch.Tensor:
+        """Add `x` into `residual` in place, then RMS-normalise the sum: returns the normalised [T, H]."""
+        ...
+
+    def silu_and_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """[T, 2 I] -> [T, I]: silu of the first half times the second half."""
+        ...
+
+    def copy_blocks(self, kv_pool: torch.Tensor, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Copy whole blocks of the pool [num_blocks, layers, 2, block_size, Hkv, D]: copy-on-write.
+
+        Args:
+            source, target: int64 [num_copies] on the pool's device; no block is both.
+        """
+        ...
