@@ -33,12 +33,14 @@ class EngineRequest:
         request_id: unique among the requests in flight.
         prompt_token_ids: at least one id, each below the vocabulary size.
         arrival_time: seconds, `time.monotonic` of this machine.
+        seed: resolved; sequence `i` of the request draws with `seed + i`.
     """
 
     request_id: str
     prompt_token_ids: tuple[int, ...]
     sampling: SamplingParams
     arrival_time: float
+    seed: int = 0
     service_class: ServiceClass = ServiceClass.REALTIME
 
 

@@ -1,0 +1,190 @@
+"""One step's plan: which sequences get how many tokens, and who has to give up its blocks.
+
+There is no prefill phase and no decode phase. Each sequence has tokens and computed tokens; a step closes some of
+the gap under one token budget. Continuous batching: Orca (Yu et al., OSDI 2022); chunked prefill beside decodes:
+Sarathi-Serve (Agrawal et al., OSDI 2024); the counters are vLLM V1's way of putting both.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from pageport.core.kv_manager import BlockCopy, KVManager
+from pageport.core.sequence import Sequence
+
+
+class ScheduledSequence(NamedTuple):
+    """`num_tokens` of a sequence's pending tokens, to be computed in this step."""
+
+    sequence: Sequence
+    num_tokens: int
+
+    @property
+    def samples(self) -> bool:
+        """Whether the step reaches the sequence's last token, so that a new one can be drawn."""
+        return self.num_tokens == self.sequence.num_pending
+
+
+class StepPlan(NamedTuple):
+    """What one step computes; block tables are already extended for it."""
+
+    scheduled: list[ScheduledSequence]
+    copies: list[BlockCopy]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(item.num_tokens for item in self.scheduled)
+
+
+Preemptor = Callable[[KVManager, Sequence], None]
+
+
+def preempt_by_recompute(kv: KVManager, victim: Sequence) -> None:
+    """Drop the victim's blocks; its tokens are computed again when it comes back.
+
+    The seam for swapping: a preemptor that moves the blocks elsewhere leaves `num_computed` as it is.
+    """
+    assert victim.table is not None
+    kv.free(victim.table)
+    victim.table = None
+    victim.num_computed = 0
+
+
+class Scheduler:
+    """First come, first served, with the oldest sequence always making progress.
+
+    A sequence may only take blocks from a newer one, and any single sequence fits into the pool, so the oldest
+    is never stopped and every request ends: no livelock under any load.
+    """
+
+    def __init__(
+        self,
+        kv: KVManager,
+        *,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        watermark: float = 0.0,
+        preempt: Preemptor = preempt_by_recompute,
+    ) -> None:
+        self.kv = kv
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []  # ordered by arrival
+        self.num_preemptions = 0
+        self._max_num_seqs = max_num_seqs
+        self._max_num_batched_tokens = max_num_batched_tokens
+        self._watermark_blocks = int(watermark * kv.pool.num_blocks)
+        self._preempt_blocks = preempt
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.running or self.waiting)
+
+    def add(self, sequence: Sequence) -> None:
+        self.waiting.append(sequence)
+
+    def add_fork(self, parent: Sequence, child: Sequence) -> None:
+        """Let `child` run on with the parent's blocks; it takes one of the parent's reserved seats."""
+        assert parent.table is not None and parent.unforked > 0
+        parent.unforked -= 1
+        child.table = self.kv.fork(parent.table)
+        self._insert_running(child)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Forget a sequence, wherever it is, and free its blocks at once."""
+        if sequence.table is not None:
+            self.running.remove(sequence)
+            self.kv.free(sequence.table)
+            sequence.table = None
+        else:
+            self.waiting.remove(sequence)
+
+    def plan(self) -> StepPlan:
+        """Decide the next step and take the blocks it needs."""
+        plan = StepPlan([], [])
+        budget = self._max_num_batched_tokens
+        preempted = False
+        for sequence in self._running_by_urgency():
+            if sequence.table is None:  # preempted a moment ago by an older one
+                continue
+            if budget == 0:
+                break
+            num_tokens = min(sequence.num_pending, budget)
+            while not self.kv.can_append(sequence.table, num_tokens):
+                victim = self._newest_unplanned(plan, not_older_than=sequence)
+                preempted = True
+                self._preempt(victim)
+                if victim is sequence:
+                    break
+            else:
+                self._take(plan, sequence, num_tokens)
+                budget -= num_tokens
+        if not preempted:
+            self._admit(plan, budget)
+        return plan
+
+    # -- private -----------------------------------------------------------------------------------------
+
+    def _running_by_urgency(self) -> Iterator[Sequence]:
+        """Decodes before prompts, so that a long prompt never delays tokens that are being streamed."""
+        running = list(self.running)
+        yield from (sequence for sequence in running if sequence.num_pending == 1)
+        yield from (sequence for sequence in running if sequence.num_pending > 1)
+
+    def _take(self, plan: StepPlan, sequence: Sequence, num_tokens: int) -> None:
+        assert sequence.table is not None
+        copy = self.kv.append(sequence.table, num_tokens)
+        if copy is not None:
+            plan.copies.append(copy)
+        plan.scheduled.append(ScheduledSequence(sequence, num_tokens))
+
+    def _newest_unplanned(self, plan: StepPlan, *, not_older_than: Sequence) -> Sequence:
+        """The newest running sequence that this step has not planned yet; at worst the asking one itself."""
+        planned = {id(item.sequence) for item in plan.scheduled}
+        for sequence in reversed(self.running):
+            if sequence is not_older_than or sequence.arrival < not_older_than.arrival:
+                break
+            if id(sequence) not in planned:
+                return sequence
+        return not_older_than
+
+    def _preempt(self, victim: Sequence) -> None:
+        self.running.remove(victim)
+        self._preempt_blocks(self.kv, victim)
+        victim.preemptions += 1
+        self.num_preemptions += 1
+        # Back among the waiting by age: those that were preempted are older than those that never ran.
+        position = bisect.bisect_left([s.arrival for s in self.waiting], victim.arrival)
+        self.waiting.insert(position, victim)
+
+    def _admit(self, plan: StepPlan, budget: int) -> None:
+        seats = self._max_num_seqs - sum(sequence.seats for sequence in self.running)
+        while self.waiting and budget > 0 and self.waiting[0].seats <= seats:
+            sequence = self.waiting[0]
+            if not self._fits(sequence):
+                break
+            self.waiting.popleft()
+            seats -= sequence.seats
+            sequence.table = self.kv.create()
+            self._insert_running(sequence)
+            num_tokens = min(sequence.num_pending, budget)
+            self._take(plan, sequence, num_tokens)
+            budget -= num_tokens
+
+    def _fits(self, sequence: Sequence) -> bool:
+        """Room for all its tokens, beside what running prompts still need and a small reserve.
+
+        Without this a new prompt would start, run out of blocks halfway and be thrown out again.
+        """
+        promised = sum(
+            self.kv.blocks_needed(other.table, other.num_pending)
+            for other in self.running
+            if other.num_pending > 1
+        )
+        reserve = promised + self._watermark_blocks if self.running else 0
+        return self.kv.blocks_needed(None, sequence.num_pending) + reserve <= self.kv.pool.num_free
+
+    def _insert_running(self, sequence: Sequence) -> None:
+        bisect.insort(self.running, sequence, key=lambda s: s.arrival)
