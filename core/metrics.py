@@ -30,4 +30,22 @@ class EngineStats:
     generation_tokens: int = 0
     finished_requests: int = 0
     steps: int = 0
-    max_model_len: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What an engine has resolved from its configuration, the model and the machine.
+
+    Attributes:
+        max_model_len: tokens that prompt and answer of one sequence may have together.
+        kv_token_capacity: token slots of all blocks.
+    """
+
+    max_model_len: int
+    kv_token_capacity: int
+    vocab_size: int
+    max_num_seqs: int
+    dtype: str
+    device: str
+    kernels: str
+    eos_token_ids: tuple[int, ...]

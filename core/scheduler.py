@@ -156,7 +156,7 @@ class Scheduler:
         victim.preemptions += 1
         self.num_preemptions += 1
         # Back among the waiting by age: those that were preempted are older than those that never ran.
-        position = bisect.bisect_left([s.arrival for s in self.waiting], victim.arrival)
+        position = bisect.bisect_left(self.waiting, victim.arrival, key=lambda s: s.arrival)
         self.waiting.insert(position, victim)
 
     def _admit(self, plan: StepPlan, budget: int) -> None:

@@ -1,0 +1,80 @@
+"""Tokens to text, as they come: whole characters only, and no part of a stop string let out early."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tokenizers import Tokenizer
+from tokenizers.decoders import DecodeStream
+
+# Some decoders treat the first token of a text in their own way (they drop its leading space). Feeding the end of
+# the prompt first makes the first generated token an ordinary one.
+_CONTEXT_TOKENS = 8
+
+
+class TextDelta(NamedTuple):
+    """Text that may be shown now, and the stop string that ended the text, if one did."""
+
+    text: str
+    stop_string: str | None = None
+
+
+class TextStream:
+    """The text of one sequence.
+
+    Text that could still turn out to be the beginning of a stop string is held back until it is clear. Bytes of
+    an unfinished UTF-8 character are held back by the decode stream itself, and never come out if the sequence
+    ends there.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt_token_ids: Sequence[int],
+        *,
+        stop: Sequence[str] = (),
+        include_stop_string: bool = False,
+        skip_special_tokens: bool = True,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._decoder = DecodeStream(skip_special_tokens=skip_special_tokens)
+        for token in prompt_token_ids[-_CONTEXT_TOKENS:]:
+            self._decoder.step(tokenizer, token)
+        self._stop = tuple(stop)
+        self._include_stop_string = include_stop_string
+        self._held = ""
+
+    def push(self, token: int, *, may_stop: bool = True) -> TextDelta:
+        """Add one token. `may_stop=False`: stop strings that it completes are ordinary text (min_tokens)."""
+        self._held += self._decoder.step(self._tokenizer, token) or ""
+        if not may_stop:
+            return TextDelta(self.flush())
+        match = self._first_stop()
+        if match is not None:
+            position, stop = match
+            end = position + (len(stop) if self._include_stop_string else 0)
+            text, self._held = self._held[:end], ""
+            return TextDelta(text, stop)
+        keep = self._possible_stop_length()
+        text = self._held[: len(self._held) - keep]
+        self._held = self._held[len(self._held) - keep :]
+        return TextDelta(text)
+
+    def flush(self) -> str:
+        """What is held back, once nothing more can come."""
+        text, self._held = self._held, ""
+        return text
+
+    def _first_stop(self) -> tuple[int, str] | None:
+        """The stop string that occurs first; of those at one place, the one listed first."""
+        found = [(position, stop) for stop in self._stop if (position := self._held.find(stop)) >= 0]
+        return min(found, key=lambda match: match[0], default=None)
+
+    def _possible_stop_length(self) -> int:
+        """Length of the longest end of the held text that begins some stop string."""
+        for length in range(min(len(self._held), max(map(len, self._stop), default=1) - 1), 0, -1):
+            tail = self._held[-length:]
+            if any(stop.startswith(tail) for stop in self._stop):
+                return length
+        return 0
