@@ -31,28 +31,28 @@ class SamplingParams:
     Use :func:`parse_sampling_params` for input from a client: it raises `InvalidRequestError`.
     """
 
-    n: int = Field(1, ge=1, le=MAX_SEQUENCES, description="sequences to generate")
+    n: int = Field(default=1, ge=1, le=MAX_SEQUENCES, description="sequences to generate")
     max_tokens: int | None = Field(
-        16, ge=1, description="new tokens at most; None: as many as the context holds"
+        default=16, ge=1, description="new tokens at most; None: as many as the context holds"
     )
-    min_tokens: int = Field(0, ge=0, description="no end or stop before this many new tokens")
-    temperature: float = Field(1.0, ge=0.0, le=1e4, allow_inf_nan=False, description="0: greedy")
-    top_k: int = Field(0, ge=-1, description="0 or -1: all tokens")
-    top_p: float = Field(1.0, gt=0.0, le=1.0, allow_inf_nan=False)
-    min_p: float = Field(0.0, ge=0.0, le=1.0, allow_inf_nan=False)
-    typical_p: float = Field(1.0, gt=0.0, le=1.0, allow_inf_nan=False)
-    repetition_penalty: float = Field(1.0, gt=0.0, le=1e4, allow_inf_nan=False)
-    presence_penalty: float = Field(0.0, ge=-2.0, le=2.0, allow_inf_nan=False)
-    frequency_penalty: float = Field(0.0, ge=-2.0, le=2.0, allow_inf_nan=False)
-    seed: int | None = Field(None, ge=-(2**63), lt=2**64)
-    logit_bias: dict[int, float] | None = Field(None, description="token id to added logit")
-    bad_words: StringList = Field((), max_length=MAX_STOP_STRINGS)
-    stop: StringList = Field((), max_length=MAX_STOP_STRINGS)
-    stop_token_ids: tuple[int, ...] = Field((), max_length=MAX_STOP_STRINGS)
+    min_tokens: int = Field(default=0, ge=0, description="no end or stop before this many new tokens")
+    temperature: float = Field(default=1.0, ge=0.0, le=1e4, allow_inf_nan=False, description="0: greedy")
+    top_k: int = Field(default=0, ge=-1, description="0 or -1: all tokens")
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0, allow_inf_nan=False)
+    min_p: float = Field(default=0.0, ge=0.0, le=1.0, allow_inf_nan=False)
+    typical_p: float = Field(default=1.0, gt=0.0, le=1.0, allow_inf_nan=False)
+    repetition_penalty: float = Field(default=1.0, gt=0.0, le=1e4, allow_inf_nan=False)
+    presence_penalty: float = Field(default=0.0, ge=-2.0, le=2.0, allow_inf_nan=False)
+    frequency_penalty: float = Field(default=0.0, ge=-2.0, le=2.0, allow_inf_nan=False)
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**64)
+    logit_bias: dict[int, float] | None = Field(default=None, description="token id to added logit")
+    bad_words: StringList = Field(default=(), max_length=MAX_STOP_STRINGS)
+    stop: StringList = Field(default=(), max_length=MAX_STOP_STRINGS)
+    stop_token_ids: tuple[int, ...] = Field(default=(), max_length=MAX_STOP_STRINGS)
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
-    logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
-    prompt_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
+    prompt_logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
     skip_special_tokens: bool = True
 
     def __post_init__(self) -> None:

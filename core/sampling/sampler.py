@@ -1,0 +1,131 @@
+"""Logits to tokens for a whole batch at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from pageport.core.sampling.bans import apply_bans, apply_logit_bias
+from pageport.core.sampling.batch import Batch
+from pageport.core.sampling.draws import draw_filtered, draw_unfiltered
+from pageport.core.sampling.logprobs import TokenLogprobs, token_logprobs
+from pageport.core.sampling.penalties import apply_penalties
+from pageport.core.sampling.ranking import most_likely, repair
+from pageport.core.sampling.state import SamplingState
+
+_PROMPT_CHUNK = 64  # positions: bounds the memory for log-probabilities of a long prompt
+
+
+class SampledTokens(NamedTuple):
+    """One token a row; log-probabilities are None where they were not asked for."""
+
+    token_ids: list[int]
+    logprobs: list[TokenLogprobs | None]
+
+
+class Sampler:
+    """Chooses the next token of every row, in the order of vLLM V1.
+
+    Log-probabilities of the raw logits; then bans (bad words, `min_tokens`), logit bias, penalties; then
+    the likeliest token where the temperature is 0 (at equal logits the lowest id), else temperature,
+    min-p, top-k, top-p, typical-p and one random draw.
+
+    A row's token depends on its own logits and state only: not on the batch's other rows, their number or
+    order. Every row gets a token: where none is possible (the model gave no number, or every token is
+    banned) it is the sequence's first end token, or token 0 if it has none.
+
+    Args:
+        vocab_size: width of the logits.
+        device: where the logits are.
+    """
+
+    def __init__(self, vocab_size: int, device: torch.device) -> None:
+        self._vocab_size = vocab_size
+        self._device = device
+        self._batch = Batch([], device)
+
+    def sample(self, logits: torch.Tensor, states: Sequence[SamplingState]) -> SampledTokens:
+        """Choose one token for each row.
+
+        Args:
+            logits: float32 [R, V], V the vocabulary; may be modified in place.
+            states: the rows' sequences.
+        """
+        if not states:
+            return SampledTokens([], [])
+        batch = self._batch_of(states)
+        raw = logits[batch.with_logprobs.indices] if batch.with_logprobs else None
+        if batch.banned:
+            apply_bans(logits, batch.banned.indices, batch.banned.states)
+        if batch.biased:
+            apply_logit_bias(logits, batch.biased.indices, batch.biased.states)
+        if batch.penalised:
+            apply_penalties(logits, batch.penalised.indices, batch.penalised.states)
+        token_ids = self._choose(logits, batch)
+        logprobs: list[TokenLogprobs | None] = [None] * len(states)
+        if raw is not None:
+            self._report(raw, batch, token_ids, logprobs)
+        return SampledTokens(token_ids, logprobs)
+
+    def prompt_logprobs(
+        self, logits: torch.Tensor, target_ids: Sequence[int], num: int
+    ) -> list[TokenLogprobs]:
+        """Log-probabilities of given tokens.
+
+        Args:
+            logits: float32 [T, V], at the positions before the tokens.
+            target_ids: the T tokens that followed.
+            num: likeliest tokens to report beside each.
+        """
+        positions: list[TokenLogprobs] = []
+        for start in range(0, len(target_ids), _PROMPT_CHUNK):
+            targets = target_ids[start : start + _PROMPT_CHUNK]
+            rows = logits[start : start + _PROMPT_CHUNK]
+            repair(rows, rows.amax(dim=-1), [0] * len(targets))
+            positions += token_logprobs(rows, targets, [num] * len(targets))
+        return positions
+
+    def _batch_of(self, states: Sequence[SamplingState]) -> Batch:
+        """The sorted batch, from the last call where the sequences are the same."""
+        if self._batch.states != list(states):
+            self._batch = Batch(states, self._device)
+        return self._batch
+
+    def _choose(self, logits: torch.Tensor, batch: Batch) -> list[int]:
+        if len(batch.greedy.indices) == len(logits):
+            return self._choose_greedy(logits, batch).tolist()
+        chosen = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
+        if batch.greedy:
+            rows = logits[batch.greedy.indices]
+            chosen[batch.greedy.indices] = self._choose_greedy(rows, batch)
+        for group, draw in ((batch.unfiltered, draw_unfiltered), (batch.filtered, draw_filtered)):
+            if group.indices:
+                rows = logits if len(group.indices) == len(logits) else logits[group.indices]
+                fallbacks = [state.fallback_token_id for state in group.states]
+                peaks = repair(rows, rows.amax(dim=-1), fallbacks)
+                chosen[group.indices] = draw(rows, peaks, group)
+        return chosen.tolist()
+
+    def _choose_greedy(self, rows: torch.Tensor, batch: Batch) -> torch.Tensor:
+        token_ids = most_likely(rows)
+        peaks = rows.gather(1, token_ids[:, None])[:, 0]
+        if bool(peaks.isfinite().all()):
+            return token_ids
+        repair(rows, peaks, [state.fallback_token_id for state in batch.greedy.states])
+        return most_likely(rows)
+
+    def _report(
+        self,
+        raw: torch.Tensor,
+        batch: Batch,
+        token_ids: list[int],
+        logprobs: list[TokenLogprobs | None],
+    ) -> None:
+        rows = batch.with_logprobs
+        repair(raw, raw.amax(dim=-1), [state.fallback_token_id for state in rows.states])
+        chosen = [token_ids[row] for row in rows.indices]
+        nums = [state.params.logprobs or 0 for state in rows.states]
+        for row, position in zip(rows.indices, token_logprobs(raw, chosen, nums), strict=True):
+            logprobs[row] = position
