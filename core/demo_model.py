@@ -18,7 +18,11 @@ def demo_gguf_path() -> Path:
 
 
 def demo_model_path() -> Path:
-    """The demo model as a Hugging Face folder (float32, 540 MB); made the first time. Raises PageportError."""
+    """The demo model as a Hugging Face folder (float32, 540 MB); made the first time.
+
+    Raises:
+        PageportError: the demo model cannot be fetched, or the cache cannot be written.
+    """
 
     def fill(folder: Path) -> None:
         from pageport.core.gguf_export import export_gguf

@@ -70,4 +70,6 @@ def _is_complete(folder: Path) -> bool:
 
 def _sizes(folder: Path) -> dict[str, int]:
     """Bytes of each file, by path relative to the folder."""
-    return {str(path.relative_to(folder)): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.stat().st_size for path in folder.rglob("*") if path.is_file()
+    }

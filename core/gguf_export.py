@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from gguf import GGUFReader, dequantize
 
 from pageport.core.errors import ModelError
+
+FloatArray = npt.NDArray[np.float32]
 
 _CONTROL_TOKEN = 3  # tokenizer.ggml.token_type of tokens that are never the tokenizer's own output
 
@@ -52,7 +55,8 @@ def export_gguf(gguf_path: Path, folder: Path) -> None:
             raise ModelError(f"{gguf_path}: {key} is {metadata.get(key)!r}; supported: {supported!r}")
     config = model_config(metadata, tied="output.weight" not in {tensor.name for tensor in reader.tensors})
     _write_json(folder / "config.json", config)
-    _write_json(folder / "generation_config.json", _generation_config(metadata))
+    special_ids = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    _write_json(folder / "generation_config.json", special_ids)
     _write_json(folder / "tokenizer_config.json", _tokenizer_config(metadata))
     _write_tokenizer(metadata, folder / "tokenizer.json")
     _write_weights(reader, config, folder / "model.safetensors")
@@ -90,18 +94,8 @@ def _shortest_float32(value: float) -> float:
     return float(str(np.float32(value)))
 
 
-def _generation_config(metadata: dict[str, Any]) -> dict[str, Any]:
-    return {f"{name}_token_id": metadata[f"tokenizer.ggml.{key}_token_id"] for name, key in _SPECIAL_ROLES[:3]}
-
-
-_SPECIAL_ROLES = (("bos", "bos"), ("eos", "eos"), ("pad", "padding"), ("unk", "unknown"))
-
-
 def _tokenizer_config(metadata: dict[str, Any]) -> dict[str, Any]:
     tokens = metadata["tokenizer.ggml.tokens"]
-    specials = {
-        f"{name}_token": tokens[metadata[f"tokenizer.ggml.{key}_token_id"]] for name, key in _SPECIAL_ROLES
-    }
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "add_bos_token": metadata["tokenizer.ggml.add_bos_token"],
@@ -109,7 +103,10 @@ def _tokenizer_config(metadata: dict[str, Any]) -> dict[str, Any]:
         "clean_up_tokenization_spaces": False,
         "model_max_length": metadata["llama.context_length"],
         "chat_template": metadata["tokenizer.chat_template"],
-        **specials,
+        "bos_token": tokens[metadata["tokenizer.ggml.bos_token_id"]],
+        "eos_token": tokens[metadata["tokenizer.ggml.eos_token_id"]],
+        "pad_token": tokens[metadata["tokenizer.ggml.padding_token_id"]],
+        "unk_token": tokens[metadata["tokenizer.ggml.unknown_token_id"]],
     }
 
 
@@ -136,9 +133,10 @@ def _write_weights(reader: GGUFReader, config: dict[str, Any], path: Path) -> No
     from safetensors.numpy import save_file
 
     save_file(dict(hf_weights(reader, config)), path, metadata={"format": "pt"})
+    path.chmod(0o644)  # save_file gives it to its owner only
 
 
-def hf_weights(reader: GGUFReader, config: dict[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
+def hf_weights(reader: GGUFReader, config: dict[str, Any]) -> Iterator[tuple[str, FloatArray]]:
     """Each tensor under its transformers name, float32, rows as transformers orders them."""
     heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
     for tensor in reader.tensors:
@@ -151,7 +149,7 @@ def hf_weights(reader: GGUFReader, config: dict[str, Any]) -> Iterator[tuple[str
         yield _hf_name(tensor.name), np.ascontiguousarray(values)
 
 
-def _unpermute(rows: np.ndarray, heads: int) -> np.ndarray:
+def _unpermute(rows: FloatArray, heads: int) -> FloatArray:
     """Undo llama.cpp's order of query and key rows [heads * D, hidden].
 
     llama.cpp interleaves each head's two rotary halves (0, D/2, 1, D/2 + 1, …) because it rotates
