@@ -83,14 +83,14 @@ class EngineClient:
         if request_id in self._mailboxes:
             raise InvalidRequestError("request_id", f"{request_id!r} is in flight already")
         mailbox = self._mailboxes[request_id] = Mailbox()
+        deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
         finished = False
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout_at(deadline):
                 token_ids = await self._tokenize(prompt)
                 seed = secrets.randbits(64) if sampling.seed is None else sampling.seed % 2**64
                 await self._wait_ready()
                 self._send(EngineRequest(request_id, token_ids, sampling, arrival, seed, service_class))
-            deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
             while not finished:
                 async with asyncio.timeout_at(deadline):
                     outputs = await mailbox.take()

@@ -160,10 +160,17 @@ class Scheduler:
         self.waiting.insert(position, victim)
 
     def _admit(self, plan: StepPlan, budget: int) -> None:
+        """Start waiting sequences for which there is budget, a seat, and room for all their tokens.
+
+        The room is beside what running prompts still need and a small reserve: a prompt that started without it
+        would run out of blocks halfway and be thrown out again.
+        """
         seats = self._max_num_seqs - sum(sequence.seats for sequence in self.running)
+        promised = sum(self._blocks_to_come(sequence) for sequence in self.running)
         while self.waiting and budget > 0 and self.waiting[0].seats <= seats:
             sequence = self.waiting[0]
-            if not self._fits(sequence):
+            reserve = promised + self._watermark_blocks if self.running else 0
+            if self.kv.blocks_needed(None, sequence.num_pending) + reserve > self.kv.pool.num_free:
                 break
             self.waiting.popleft()
             seats -= sequence.seats
@@ -172,19 +179,12 @@ class Scheduler:
             num_tokens = min(sequence.num_pending, budget)
             self._take(plan, sequence, num_tokens)
             budget -= num_tokens
+            promised += self._blocks_to_come(sequence)
 
-    def _fits(self, sequence: Sequence) -> bool:
-        """Room for all its tokens, beside what running prompts still need and a small reserve.
-
-        Without this a new prompt would start, run out of blocks halfway and be thrown out again.
-        """
-        promised = sum(
-            self.kv.blocks_needed(other.table, other.num_pending)
-            for other in self.running
-            if other.num_pending > 1
-        )
-        reserve = promised + self._watermark_blocks if self.running else 0
-        return self.kv.blocks_needed(None, sequence.num_pending) + reserve <= self.kv.pool.num_free
+    def _blocks_to_come(self, sequence: Sequence) -> int:
+        """Blocks that a running sequence's known tokens still need."""
+        assert sequence.table is not None
+        return self.kv.blocks_needed(sequence.table, len(sequence.token_ids) - sequence.table.num_tokens)
 
     def _insert_running(self, sequence: Sequence) -> None:
         bisect.insort(self.running, sequence, key=lambda s: s.arrival)

@@ -1,0 +1,182 @@
+"""The scheduler with a pretended model: a step computes what was planned and samples where a sequence is complete."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pageport.core.kv_manager import KVManager
+from pageport.core.request import EngineRequest
+from pageport.core.sampling_params import SamplingParams
+from pageport.core.scheduler import Scheduler, StepPlan
+from pageport.core.sequence import Sequence
+
+MAX_LEN = 32
+
+
+class PretendEngine:
+    """Runs plans against a `Scheduler` the way `Engine` does, with constant tokens."""
+
+    def __init__(self, *, num_blocks: int, block_size: int, max_num_seqs: int, budget: int) -> None:
+        self.kv = KVManager(num_blocks, block_size, max_num_seqs, MAX_LEN)
+        self.scheduler = Scheduler(self.kv, max_num_seqs=max_num_seqs, max_num_batched_tokens=budget)
+        self.budget, self.max_num_seqs = budget, max_num_seqs
+        self.finished: list[Sequence] = []
+        self.live: list[Sequence] = []
+
+    def add(self, prompt: int, output: int, n: int = 1) -> Sequence:
+        params = SamplingParams(max_tokens=output, n=n)
+        sequence = Sequence.first_of(EngineRequest(f"r{len(self.live)}", (7,) * prompt, params, 0.0))
+        self.scheduler.add(sequence)
+        self.live.append(sequence)
+        return sequence
+
+    def abort(self, sequence: Sequence) -> None:
+        self.scheduler.remove(sequence)
+        self.live.remove(sequence)
+
+    def step(self) -> StepPlan:
+        plan = self.scheduler.plan()
+        assert plan.num_tokens <= self.budget
+        assert len(self.scheduler.running) <= self.max_num_seqs
+        assert len({id(item.sequence) for item in plan.scheduled}) == len(plan.scheduled)
+        self.kv.check_integrity()
+        complete = [item.sequence for item in plan.scheduled if item.samples]
+        for sequence, num_tokens in plan.scheduled:
+            assert 1 <= num_tokens <= sequence.num_pending
+            sequence.num_computed += num_tokens
+            assert sequence.table is not None
+            assert sequence.table.num_tokens == sequence.num_computed
+        for sequence in complete:
+            for index in range(1, 1 + sequence.unforked):
+                child = Sequence(
+                    sequence.request, index, list(sequence.token_ids), sequence.num_computed,
+                    arrival=sequence.arrival,
+                )  # fmt: skip
+                self.scheduler.add_fork(sequence, child)
+                self.live.append(child)
+                self._sample(child)
+            self._sample(sequence)
+        return plan
+
+    def _sample(self, sequence: Sequence) -> None:
+        sequence.token_ids.append(7)
+        if sequence.num_output_tokens == sequence.request.sampling.max_tokens:
+            self.abort(sequence)
+            self.finished.append(sequence)
+
+
+requests = st.tuples(st.integers(1, 20), st.integers(1, 12), st.integers(1, 3))
+
+
+@given(
+    arrivals=st.lists(st.lists(requests, max_size=3), max_size=12),
+    aborts=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 10)), max_size=5),
+    block_size=st.sampled_from([1, 3, 4, 8]),
+    spare=st.integers(0, 6),
+    max_num_seqs=st.integers(3, 6),
+    budget=st.integers(1, 24),
+)
+@settings(max_examples=400, deadline=None)
+def test_every_request_ends_and_no_block_is_left(
+    arrivals: list[list[tuple[int, int, int]]],
+    aborts: list[tuple[int, int]],
+    block_size: int,
+    spare: int,
+    max_num_seqs: int,
+    budget: int,
+) -> None:
+    # The pool holds one sequence of the greatest length and little more: constant pressure.
+    num_blocks = -(-MAX_LEN // block_size) + spare
+    engine = PretendEngine(
+        num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs, budget=budget
+    )
+    expected, aborted, steps = 0, 0, 0
+    for batch in arrivals:
+        for prompt, output, n in batch:
+            engine.add(prompt, output, n)
+            expected += n
+        engine.step()
+        steps += 1
+        for when, index in aborts:
+            if when == steps and engine.live:
+                victim = engine.live[index % len(engine.live)]
+                aborted += victim.seats
+                engine.abort(victim)
+                engine.kv.check_integrity()
+    limit = 2000
+    while engine.scheduler.has_work:
+        oldest = min(engine.live, key=lambda s: s.arrival)
+        plan = engine.step()
+        assert plan.scheduled, "work is left and the step is empty"
+        if budget > max_num_seqs:
+            assert any(item.sequence.arrival == oldest.arrival for item in plan.scheduled), "oldest stopped"
+        steps += 1
+        assert steps < limit, "requests do not end"
+    assert len(engine.finished) + aborted == expected
+    assert engine.kv.pool.num_used == 0
+
+
+def test_decodes_go_before_prompts_and_prompts_fill_the_budget() -> None:
+    engine = PretendEngine(num_blocks=64, block_size=4, max_num_seqs=8, budget=8)
+    for _ in range(3):
+        engine.add(prompt=2, output=9)
+    engine.step()
+    engine.add(prompt=20, output=2)
+    shares = [[num_tokens for _, num_tokens in engine.step().scheduled] for _ in range(5)]
+    assert shares == [[1, 1, 1, 5]] * 4 + [[1, 1, 1, 1]]
+
+
+def test_requests_join_and_leave_at_any_step() -> None:
+    engine = PretendEngine(num_blocks=64, block_size=4, max_num_seqs=8, budget=16)
+    engine.add(prompt=3, output=2)
+    assert len(engine.step().scheduled) == 1
+    engine.add(prompt=4, output=3)
+    assert [num for _, num in engine.step().scheduled] == [1, 4]
+    assert len(engine.finished) == 1
+    assert [num for _, num in engine.step().scheduled] == [1]
+
+
+def test_the_newest_gives_up_its_blocks_and_comes_back_before_later_ones() -> None:
+    engine = PretendEngine(num_blocks=8, block_size=4, max_num_seqs=4, budget=64)
+    old = engine.add(prompt=12, output=12)
+    new = engine.add(prompt=12, output=12)
+    engine.step()
+    later = engine.add(prompt=12, output=4)
+    for _ in range(5):
+        engine.step()
+    assert old.table is not None and new.table is None and new.num_computed == 0
+    assert list(engine.scheduler.waiting) == [new, later]
+    assert engine.scheduler.num_preemptions == 1
+    while engine.scheduler.has_work:
+        engine.step()
+    assert [s.num_output_tokens for s in engine.finished] == [12, 12, 4]
+    assert engine.finished == [old, new, later]
+
+
+def test_a_prompt_waits_until_it_fits_beside_prompts_being_computed() -> None:
+    engine = PretendEngine(num_blocks=10, block_size=4, max_num_seqs=4, budget=8)
+    engine.add(prompt=24, output=1)
+    engine.add(prompt=20, output=1)
+    assert [num for _, num in engine.step().scheduled] == [8]
+    assert [num for _, num in engine.step().scheduled] == [8]
+    assert [num for _, num in engine.step().scheduled] == [8]
+    assert engine.scheduler.num_preemptions == 0
+
+
+def test_forks_have_their_seats_reserved() -> None:
+    engine = PretendEngine(num_blocks=64, block_size=4, max_num_seqs=4, budget=64)
+    engine.add(prompt=2, output=2)
+    engine.add(prompt=2, output=2)
+    engine.add(prompt=2, output=2, n=3)
+    assert len(engine.step().scheduled) == 2, "three seats are not free yet"
+    engine.step()
+    assert len(engine.step().scheduled) == 1
+    assert len(engine.step().scheduled) == 3
+
+
+def test_no_room_is_reserved_for_tokens_that_may_never_come() -> None:
+    engine = PretendEngine(num_blocks=8, block_size=4, max_num_seqs=8, budget=64)
+    for _ in range(8):
+        engine.add(prompt=3, output=29)
+    assert len(engine.step().scheduled) == 8
