@@ -9,7 +9,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pageport.core.assets import WheelAsset, fetch_wheel
+    from pageport.core.assets import TRITON_SERVER_WHEEL, WheelAsset, fetch_wheel
+    from pageport.core.chat import render_chat
     from pageport.core.client_protocol import EngineClientProtocol
     from pageport.core.config import EngineConfig, KernelBackend, parse_engine_config
     from pageport.core.demo_model import demo_gguf_path, demo_model_path, resolve_model
@@ -58,6 +59,7 @@ _HOMES = {
     "RequestTimes": "request",
     "SamplingParams": "sampling_params",
     "ServiceClass": "request",
+    "TRITON_SERVER_WHEEL": "assets",
     "WheelAsset": "assets",
     "demo_gguf_path": "demo_model",
     "demo_model_path": "demo_model",
@@ -65,6 +67,7 @@ _HOMES = {
     "load_tokenizer": "tokenizer",
     "parse_engine_config": "config",
     "parse_sampling_params": "sampling_params",
+    "render_chat": "chat",
     "resolve_model": "demo_model",
 }
 
@@ -90,6 +93,7 @@ __all__ = [
     "RequestTimes",
     "SamplingParams",
     "ServiceClass",
+    "TRITON_SERVER_WHEEL",
     "WheelAsset",
     "demo_gguf_path",
     "demo_model_path",
@@ -97,6 +101,7 @@ __all__ = [
     "load_tokenizer",
     "parse_engine_config",
     "parse_sampling_params",
+    "render_chat",
     "resolve_model",
 ]
 

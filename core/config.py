@@ -48,7 +48,9 @@ class EngineConfig:
         "passive", description="what idle CPU threads do: sleep, or spin"
     )
     kernel_backend: KernelBackend = KernelBackend.AUTO
-    seed: int = Field(0, ge=0, lt=2**64, description="base of the seeds of unseeded requests")
+    seed: int | None = Field(
+        None, ge=0, lt=2**64, description="makes the seeds of unseeded requests repeat; None: random ones"
+    )
 
 
 _ADAPTER = TypeAdapter(EngineConfig)

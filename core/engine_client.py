@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import logging
 import pickle
-import secrets
+import random
 import signal
 import socket
 import struct
@@ -61,6 +61,7 @@ class EngineClient:
         self._supervisor: asyncio.Task[None] | None = None
         self._mailboxes: dict[str, Mailbox] = {}
         self._numbers = itertools.count()
+        self._seeds = random.Random(config.seed)
 
     # -- EngineClientProtocol ------------------------------------------------------------------------------
 
@@ -88,7 +89,7 @@ class EngineClient:
         try:
             async with asyncio.timeout_at(deadline):
                 token_ids = await self._tokenize(prompt)
-                seed = secrets.randbits(64) if sampling.seed is None else sampling.seed % 2**64
+                seed = self._seeds.getrandbits(64) if sampling.seed is None else sampling.seed % 2**64
                 await self._wait_ready()
                 self._send(EngineRequest(request_id, token_ids, sampling, arrival, seed, service_class))
             while not finished:

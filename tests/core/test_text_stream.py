@@ -1,0 +1,101 @@
+"""Streaming text against the tokenizer's own decoding of the whole."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from pageport.core.text_stream import TextDelta, TextStream
+
+
+def byte_tokenizer() -> Tokenizer:
+    """One token a byte, and one special token (id 256): every multi-byte character spans tokens."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({char: index for index, char in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken("<end>", special=True)])
+    return tokenizer
+
+
+TOKENIZER = byte_tokenizer()
+PROMPT = TOKENIZER.encode("Hello").ids
+
+
+def push_all(stream: TextStream, text: str) -> list[TextDelta]:
+    """Feed a text's tokens until a stop string ends it."""
+    deltas = []
+    for token in TOKENIZER.encode(text).ids:
+        deltas.append(stream.push(token))
+        if deltas[-1].stop_string is not None:
+            break
+    return deltas
+
+
+@given(text=st.text(max_size=40))
+@settings(deadline=None)
+def test_streamed_text_is_the_whole_text_and_never_a_broken_character(text: str) -> None:
+    stream = TextStream(TOKENIZER, PROMPT)
+    pieces = [delta.text for delta in push_all(stream, text)]
+    assert "".join(pieces) + stream.flush() == text
+    if "\ufffd" not in text:
+        assert all("\ufffd" not in piece for piece in pieces)
+
+
+def test_an_unfinished_character_never_comes_out() -> None:
+    stream = TextStream(TOKENIZER, PROMPT)
+    ids = TOKENIZER.encode("a😀").ids
+    assert [stream.push(token).text for token in ids[:-1]] == ["a", "", "", ""]
+    assert stream.flush() == ""
+
+
+@given(
+    text=st.text(alphabet="abé", max_size=30),
+    stops=st.lists(st.text(alphabet="abé", min_size=1, max_size=4), min_size=1, max_size=3),
+    include=st.booleans(),
+)
+@settings(deadline=None, max_examples=300)
+def test_stops_where_a_stop_string_first_completes(text: str, stops: list[str], include: bool) -> None:
+    # The slow truth: grow the text a character at a time until some stop string is in it.
+    expected, hit = text, None
+    for end in range(len(text) + 1):
+        found = [(text[:end].find(stop), stop) for stop in stops if stop in text[:end]]
+        if found:
+            position, hit = min(found, key=lambda match: match[0])
+            expected = text[: position + len(hit)] if include else text[:position]
+            break
+    stream = TextStream(TOKENIZER, PROMPT, stop=stops, include_stop_string=include)
+    deltas = push_all(stream, text)
+    assert "".join(delta.text for delta in deltas) + stream.flush() == expected
+    assert (deltas[-1].stop_string if deltas else None) == hit
+
+
+def test_text_that_may_begin_a_stop_string_is_held_back_until_it_does_not() -> None:
+    stream = TextStream(TOKENIZER, PROMPT, stop=["ABC"])
+    assert [delta.text for delta in push_all(stream, "xABxABABC")] == ["x", "", "", "ABx", "", "", "AB", "", ""]
+
+
+def test_min_tokens_lets_a_stop_string_pass() -> None:
+    stream = TextStream(TOKENIZER, PROMPT, stop=["b"])
+    a, b = TOKENIZER.encode("ab").ids
+    assert stream.push(b, may_stop=False) == TextDelta("b")
+    assert stream.push(a) == TextDelta("a")
+    assert stream.push(b) == TextDelta("", "b")
+
+
+@pytest.mark.parametrize(("skip", "expected"), [(True, "ab"), (False, "a<end>b")])
+def test_special_tokens_show_only_on_request(skip: bool, expected: str) -> None:
+    stream = TextStream(TOKENIZER, PROMPT, skip_special_tokens=skip)
+    a, b = TOKENIZER.encode("ab").ids
+    end = TOKENIZER.token_to_id("<end>")
+    assert "".join(stream.push(token).text for token in (a, end, b)) == expected
+
+
+def test_first_token_after_the_prompt_keeps_its_leading_space() -> None:
+    """Decoders of the SentencePiece kind drop the first space of a text; an answer is not a first text."""
+    tokenizer = Tokenizer(models.WordLevel({"▁Hello": 0, "▁world": 1, "<unk>": 2}, unk_token="<unk>"))
+    tokenizer.decoder = decoders.Metaspace()
+    assert tokenizer.decode([1]) == "world"
+    assert TextStream(tokenizer, [0]).push(1).text == " world"
