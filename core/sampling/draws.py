@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 
 from pageport.core.sampling.batch import RandomRows
-from pageport.core.sampling.filters import count_kept, keep_typical
-from pageport.core.sampling.ranking import Ranking, rank_all, rank_leading
+from pageport.core.sampling.chunks import row_chunks
+from pageport.core.sampling.filters import count_kept, keep_typical, weight_floor
+from pageport.core.sampling.ranking import Ranking, rank_leading, rank_some
 from pageport.core.sampling.weights import draw, integer_weights
 
-# Tokens looked at before a row is sorted in full. A nucleus of natural text is seldom larger.
+# Tokens of each row looked at first. The filters seldom keep more of a natural text's distribution.
 _LEADING = 256
-
-# Rows worked on at once, so that their weights (8 bytes a token) stay in the cache.
-_CHUNK_ROWS = 8
 
 
 def draw_unfiltered(logits: torch.Tensor, peaks: torch.Tensor, rows: RandomRows) -> torch.Tensor:
@@ -28,79 +24,63 @@ def draw_unfiltered(logits: torch.Tensor, peaks: torch.Tensor, rows: RandomRows)
     """
     uniforms = rows.uniforms().to(logits.device)
     token_ids = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
-    for chunk in _chunks(len(logits)):
+    for chunk in row_chunks(len(logits), logits.device):
         cumulative = integer_weights(logits[chunk], peaks[chunk], rows.temperatures[chunk]).cumsum(dim=-1)
         token_ids[chunk] = draw(cumulative, cumulative[:, -1], uniforms[chunk])
     return token_ids
 
 
 def draw_filtered(logits: torch.Tensor, peaks: torch.Tensor, rows: RandomRows) -> torch.Tensor:
-    """Draw from the tokens that pass the filters, in the row's order; arguments as `draw_unfiltered`.
+    """Draw from the tokens that pass the filters, likeliest first; arguments as `draw_unfiltered`.
 
-    The likeliest tokens are looked at first. Rows whose filters may keep more than those are sorted in
-    full; which way a row goes does not change what is drawn.
+    All rows' likeliest tokens are looked at together. A row whose filters may keep more than those is then
+    ranked by itself; which way a row goes does not change what is drawn.
     """
     draws = _FilteredDraws(logits, peaks, rows)
-    largest_k = max((s.params.top_k for s in rows.states if s.params.top_k <= 4 * _LEADING), default=0)
-    token_ids, sure = draws.from_ranking(
-        rank_leading(logits, max(_LEADING, largest_k + 32)), torch.arange(len(logits), device=logits.device)
-    )
-    unsure = (~sure).nonzero()[:, 0]
-    for chunk in _chunks(len(unsure)):
-        some = unsure[chunk]
-        token_ids[some], _ = draws.from_ranking(rank_all(logits[some]), some)
+    everyone = torch.arange(len(logits), device=logits.device)
+    token_ids, sure = draws.from_ranking(rank_leading(logits, _LEADING), everyone)
+    for row in (~sure).nonzero():
+        token_ids[row], _ = draws.from_ranking(draws.rank_candidates(int(row)), row)
     return token_ids
 
 
 class _FilteredDraws:
-    """The rows' parameters and totals, for drawing from a shorter or longer ranking of some of them."""
+    """The rows' parameters and total weights, to draw from a shorter or longer ranking of some of them."""
 
     def __init__(self, logits: torch.Tensor, peaks: torch.Tensor, rows: RandomRows) -> None:
+        self._logits = logits
         self._peaks = peaks
         self._rows = rows
         self._uniforms = rows.uniforms().to(logits.device)
         self._totals = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
-        self._open = torch.tensor(
-            [s.params.top_k <= 0 and s.params.min_p == 0.0 for s in rows.states], device=logits.device
-        )
-        self._vocab_size = logits.shape[1]
-        needed = self._open.nonzero()[:, 0]
-        for chunk in _chunks(len(needed)):
-            some = needed[chunk]
+        unbounded = rows.filters.unbounded.nonzero()[:, 0]
+        for chunk in row_chunks(len(unbounded), logits.device):
+            some = unbounded[chunk]
             weights = integer_weights(logits[some], peaks[some], rows.temperatures[some])
             self._totals[some] = weights.sum(dim=-1)
 
+    def rank_candidates(self, row: int) -> Ranking:
+        """All tokens of one row that its filters might keep."""
+        weights = integer_weights(
+            self._logits[row : row + 1], self._peaks[row : row + 1], self._rows.temperatures[row : row + 1]
+        )[0]
+        floor = weight_floor(weights, self._rows.states[row].params)
+        return rank_some(self._logits[row], (weights >= floor).nonzero()[:, 0])
+
     def from_ranking(self, ranking: Ranking, some: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Token ids of the rows `some` [N], and whether the ranking was long enough to be sure."""
+        """Token ids of the rows `some` [N], and whether their rankings were long enough to be sure of them."""
         weights = integer_weights(ranking.logits, self._peaks[some], self._rows.temperatures[some])
         cumulative = weights.cumsum(dim=-1)
         filters = self._rows.filters[some]
         bounded, kept = count_kept(weights, cumulative, self._totals[some], filters)
-        width = weights.shape[1]
-        known = (bounded < width) | self._open[some] | (width == self._vocab_size)
-        sure = known & (kept <= ranking.certain)
-        self._apply_typical(weights, cumulative, kept, sure, some)
+        known = filters.unbounded | (bounded < weights.shape[1])
+        sure = (known & (kept <= ranking.certain)) | ranking.complete
+        for place, row in enumerate(some.tolist()):
+            typical_p = self._rows.states[row].params.typical_p
+            if typical_p < 1.0 and sure[place]:  # row by row: it is rare
+                remaining = weights[place, : int(kept[place])]
+                typical = keep_typical(remaining.cpu().numpy(), typical_p)
+                cumulative[place, : len(typical)] = torch.from_numpy(typical.cumsum()).to(cumulative.device)
         totals = cumulative.gather(1, (kept - 1)[:, None])[:, 0]
         places = draw(cumulative, totals, self._uniforms[some])
         return ranking.token_ids.gather(1, places[:, None])[:, 0], sure
-
-    def _apply_typical(
-        self,
-        weights: torch.Tensor,
-        cumulative: torch.Tensor,
-        kept: torch.Tensor,
-        sure: torch.Tensor,
-        some: torch.Tensor,
-    ) -> None:
-        """Rewrite the running sums of rows with typical-p, row by row: it is rare."""
-        for place, row in enumerate(some.tolist()):
-            typical_p = self._rows.states[row].params.typical_p
-            if typical_p < 1.0 and sure[place]:
-                count = int(kept[place])
-                remaining = keep_typical(weights[place, :count].cpu().numpy(), typical_p)
-                cumulative[place, :count] = torch.from_numpy(remaining.cumsum()).to(cumulative.device)
-
-
-def _chunks(count: int) -> Iterator[slice]:
-    for start in range(0, count, _CHUNK_ROWS):
-        yield slice(start, start + _CHUNK_ROWS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,29 +14,42 @@ from pageport.core.sampling.weights import ONE
 from pageport.core.sampling_params import SamplingParams
 
 
+_ROUNDING = 1e-9  # more than float64 can lose in a share of a sum of weights
+_FLOOR_ROUNDS = 6
+
+
 def has_filters(params: SamplingParams) -> bool:
     return params.top_k > 0 or params.top_p < 1.0 or params.min_p > 0.0 or params.typical_p < 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class FilterParams:
-    """The parameters of N rows as tensors [N]; `top_k` int64, above every vocabulary where it is off."""
+    """The parameters of N rows as tensors [N].
+
+    Attributes:
+        top_k: int64, above every vocabulary where it is off.
+        unbounded: bool, neither min-p nor top-k is on.
+    """
 
     top_k: torch.Tensor
     top_p: torch.Tensor
     min_p: torch.Tensor
+    unbounded: torch.Tensor
 
     @classmethod
     def gather(cls, params: Sequence[SamplingParams], device: torch.device) -> FilterParams:
         endless = torch.iinfo(torch.int64).max
-        return cls(
-            torch.tensor([p.top_k if p.top_k > 0 else endless for p in params], device=device),
-            torch.tensor([p.top_p for p in params], dtype=torch.float64, device=device),
-            torch.tensor([p.min_p for p in params], dtype=torch.float64, device=device),
+        top_k = torch.tensor(
+            [min(p.top_k, endless) if p.top_k > 0 else endless for p in params],
+            dtype=torch.int64,
+            device=device,
         )
+        min_p = torch.tensor([p.min_p for p in params], dtype=torch.float64, device=device)
+        top_p = torch.tensor([p.top_p for p in params], dtype=torch.float64, device=device)
+        return cls(top_k, top_p, min_p, (top_k == endless) & (min_p == 0))
 
     def __getitem__(self, rows: torch.Tensor) -> FilterParams:
-        return FilterParams(self.top_k[rows], self.top_p[rows], self.min_p[rows])
+        return FilterParams(self.top_k[rows], self.top_p[rows], self.min_p[rows], self.unbounded[rows])
 
 
 def count_kept(
@@ -50,19 +64,47 @@ def count_kept(
 
     Args:
         weights, cumulative: int64 [N, C], in the row's order; `cumulative` are inclusive sums.
-        totals: int64 [N], the weight of the whole vocabulary.
+        totals: int64 [N], the weight of the whole vocabulary; only read for unbounded rows.
 
-    Returns: int64 [N] each: how many are kept after min-p and top-k, and after top-p too. A number equal
-        to C says that more than C may be kept, where C is less than the vocabulary.
+    Returns: int64 [N] each: how many are kept after min-p and top-k, and after top-p too. Where the first
+        is C, the filters may keep more than the C tokens seen.
     """
-    width = weights.shape[1]
     likely = ((weights > 0) & (weights >= (params.min_p * ONE)[:, None])).sum(dim=-1)
     bounded = torch.minimum(likely, params.top_k)
     reached = cumulative.gather(1, (bounded - 1)[:, None])[:, 0]
-    remaining = torch.where(bounded < width, reached, totals)
+    remaining = torch.where(params.unbounded, totals, reached)
     before = cumulative - weights
     nucleus = (before < (params.top_p * remaining)[:, None]).sum(dim=-1)
     return bounded, torch.minimum(bounded, nucleus)
+
+
+def weight_floor(weights: torch.Tensor, params: SamplingParams) -> int:
+    """A weight under which no token of this row passes the filters, so that only the others need an order.
+
+    For top-p: a token is kept if it and all after it weigh more than `(1 - top_p) * total`. With n tokens
+    at or over the floor, a token lighter than an n-th of what those under the floor leave of that can't be;
+    that is a higher floor, and so on. (Only where top-p is over the whole vocabulary: what min-p and top-k
+    leave must be seen in full to be renormalised.)
+
+    Args:
+        weights: int64 [V].
+    """
+    floor = max(1, math.ceil(params.min_p * ONE))
+    if params.top_k > 0:
+        kth = weights.topk(min(params.top_k, len(weights))).values[-1]
+        return max(floor, int(kth))
+    if params.min_p > 0:
+        return floor
+    over = weights
+    total = int(weights.sum())
+    droppable = (1.0 - params.top_p - _ROUNDING) * total
+    for _ in range(_FLOOR_ROUNDS):
+        higher = math.ceil((droppable - (total - int(over.sum()))) / len(over))
+        if higher <= floor:
+            break
+        floor = higher
+        over = over[over >= floor]
+    return floor
 
 
 def keep_typical(weights: npt.NDArray[np.int64], typical_p: float) -> npt.NDArray[np.int64]:
@@ -76,10 +118,11 @@ def keep_typical(weights: npt.NDArray[np.int64], typical_p: float) -> npt.NDArra
 
     Returns: the weights with those of dropped tokens set to zero.
     """
-    probabilities = weights / weights.sum()
+    total = weights.sum()
+    probabilities = weights / total
     surprise = -np.log(probabilities)
     distance = np.abs(surprise - (probabilities * surprise).sum())
-    order = np.argsort(distance, kind="stable")
-    taken = int((np.cumsum(probabilities[order]) < typical_p).sum())
+    order = np.argsort(distance)
+    taken = int((np.cumsum(weights[order]) < typical_p * total).sum())
     limit = distance[order[min(taken, len(order) - 1)]]
     return np.where(distance <= limit, weights, 0)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 
+from pageport.core.sampling.chunks import row_chunks
 from pageport.core.sampling.ranking import first_token_ids
 
 
@@ -32,6 +33,15 @@ def token_logprobs(
     Args:
         logits: float32 [N, V], each row with a finite largest logit and no NaN.
     """
+    positions: list[TokenLogprobs] = []
+    for chunk in row_chunks(len(logits), logits.device):
+        positions += _chunk_logprobs(logits[chunk], chosen_ids[chunk], nums[chunk])
+    return positions
+
+
+def _chunk_logprobs(
+    logits: torch.Tensor, chosen_ids: Sequence[int], nums: Sequence[int]
+) -> list[TokenLogprobs]:
     everything = torch.log_softmax(logits, dim=-1)
     chosen = torch.tensor(chosen_ids, device=logits.device)[:, None]
     most = min(max(nums), logits.shape[1])

@@ -15,18 +15,26 @@ class Ranking(NamedTuple):
         token_ids: int64 [N, C].
         certain: int64 [N]: so many leading entries are surely right. Behind them, where logits equal the
             last one, the choice among equals is arbitrary.
+        complete: no other token of the row matters to the one who asked.
     """
 
     logits: torch.Tensor
     token_ids: torch.Tensor
     certain: torch.Tensor
+    complete: bool
 
 
 def rank_all(logits: torch.Tensor) -> Ranking:
     """The whole order of each row [N, V]: a full sort, some milliseconds a row."""
     ordered, token_ids = logits.sort(dim=-1, descending=True, stable=True)
     certain = torch.full((len(logits),), logits.shape[1], device=logits.device)
-    return Ranking(ordered, token_ids, certain)
+    return Ranking(ordered, token_ids, certain, complete=True)
+
+
+def rank_some(logits: torch.Tensor, token_ids: torch.Tensor) -> Ranking:
+    """The order of one row's [V] tokens `token_ids`, which ascend; the rest do not matter."""
+    ranking = rank_all(logits[token_ids][None])
+    return ranking._replace(token_ids=token_ids[ranking.token_ids])
 
 
 def rank_leading(logits: torch.Tensor, count: int) -> Ranking:
@@ -37,7 +45,7 @@ def rank_leading(logits: torch.Tensor, count: int) -> Ranking:
     token_ids, by_id = token_ids.sort(dim=-1)
     values, by_value = values.gather(1, by_id).sort(dim=-1, descending=True, stable=True)
     certain = (values > values[:, -1:]).sum(dim=-1)
-    return Ranking(values, token_ids.gather(1, by_value), certain)
+    return Ranking(values, token_ids.gather(1, by_value), certain, complete=False)
 
 
 def first_token_ids(logits: torch.Tensor, count: int) -> torch.Tensor:

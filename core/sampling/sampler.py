@@ -15,8 +15,6 @@ from pageport.core.sampling.penalties import apply_penalties
 from pageport.core.sampling.ranking import most_likely, repair
 from pageport.core.sampling.state import SamplingState
 
-_PROMPT_CHUNK = 64  # positions: bounds the memory for log-probabilities of a long prompt
-
 
 class SampledTokens(NamedTuple):
     """One token a row; log-probabilities are None where they were not asked for."""
@@ -75,17 +73,12 @@ class Sampler:
         """Log-probabilities of given tokens.
 
         Args:
-            logits: float32 [T, V], at the positions before the tokens.
+            logits: float32 [T, V], at the positions before the tokens; may be modified in place.
             target_ids: the T tokens that followed.
             num: likeliest tokens to report beside each.
         """
-        positions: list[TokenLogprobs] = []
-        for start in range(0, len(target_ids), _PROMPT_CHUNK):
-            targets = target_ids[start : start + _PROMPT_CHUNK]
-            rows = logits[start : start + _PROMPT_CHUNK]
-            repair(rows, rows.amax(dim=-1), [0] * len(targets))
-            positions += token_logprobs(rows, targets, [num] * len(targets))
-        return positions
+        repair(logits, logits.amax(dim=-1), [0] * len(target_ids))
+        return token_logprobs(logits, target_ids, [num] * len(target_ids))
 
     def _batch_of(self, states: Sequence[SamplingState]) -> Batch:
         """The sorted batch, from the last call where the sequences are the same."""
