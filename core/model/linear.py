@@ -1,0 +1,48 @@
+"""Linear layers whose rows do not depend on how many rows there are."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+
+class Linear:
+    """`x @ weight.T + bias`.
+
+    On the CPU in float32 and bfloat16 the weight is packed once into oneDNN's own layout. Two reasons, both
+    measured on two cores of a Zen 4 (torch 2.13, shapes of a 135M Llama): it halves the time of small batches
+    (bf16, K 576, N 49,152: one row 3.2 to 1.4 ms), and each row's result is bitwise the same for 1 to 512 rows, where
+    torch's float32 product gives three different results for 1, for 2 to 3 and for more rows. One exception:
+    a single float32 row (K 1,536) takes a path of its own, so it is computed as two.
+    """
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+        """Take over `weight` [N, K] and `bias` [N]; the caller drops its own references."""
+        self.out_features = int(weight.shape[0])
+        self._bias = bias
+        self._packed = _can_pack(weight)
+        self._doubles_one_row = self._packed and weight.dtype is torch.float32
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight) if self._packed else weight
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """[M, K] -> [M, N]."""
+        if not self._packed:
+            return functional.linear(x, self._weight, self._bias)
+        if self._doubles_one_row and x.shape[0] == 1:
+            return self._multiply(x.expand(2, -1).contiguous())[:1]
+        return self._multiply(x)
+
+    def _multiply(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
+        return y
+
+
+def _can_pack(weight: torch.Tensor) -> bool:
+    """The packing operations are private to torch and may be missing in another build."""
+    return (
+        weight.device.type == "cpu"
+        and weight.dtype in (torch.float32, torch.bfloat16)
+        and torch.backends.mkldnn.is_available()
+        and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    )

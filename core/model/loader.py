@@ -1,0 +1,121 @@
+"""From a model folder or a GGUF file to a decoder that is ready to run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from pageport.core.errors import ConfigError, ModelError
+from pageport.core.model.gguf_source import GgufSource, read_gguf_config
+from pageport.core.model.linear import Linear
+from pageport.core.model.llama import LayerWeights, LlamaForCausalLM, ModelWeights
+from pageport.core.model.model_config import ModelConfig, read_model_config
+from pageport.core.model.weight_source import SafetensorsSource, WeightSource
+from pageport.kernels import Kernels
+
+
+def load_model_config(path: Path) -> ModelConfig:
+    """The configuration of a model folder or a .gguf file. Raises ModelError."""
+    if not path.exists():
+        raise ModelError(f"there is no model at {path}")
+    return read_gguf_config(path) if path.suffix == ".gguf" else read_model_config(path)
+
+
+def load_model(path: Path, *, dtype: torch.dtype, device: torch.device, kernels: Kernels) -> LlamaForCausalLM:
+    """Load weights, converted to `dtype`, one tensor at a time.
+
+    Raises:
+        ModelError: a tensor is missing, unexpected or of the wrong shape; or no weights can be read.
+    """
+    config = load_model_config(path)
+    if path.suffix == ".gguf":
+        weights = _Assembler(config, GgufSource(path), dtype, device).model()
+    else:
+        with SafetensorsSource(path) as source:
+            weights = _Assembler(config, source, dtype, device).model()
+    return LlamaForCausalLM(config, weights, kernels, device)
+
+
+def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
+    """`auto`: bfloat16 where the processor computes in it, else float32 (CPU) or float16 (GPU).
+
+    Raises:
+        ConfigError: float16 on a CPU, which has no fast products for it.
+    """
+    if name == "auto":
+        if device.type == "cuda":
+            return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+        return torch.bfloat16 if _cpu_computes_bfloat16() else torch.float32
+    if name == "float16" and device.type == "cpu":
+        raise ConfigError("dtype: float16 is not supported on the CPU; use bfloat16 or float32")
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
+
+
+def _cpu_computes_bfloat16() -> bool:
+    """Whether there are instructions for it; emulated, it would be slower than float32."""
+    capabilities = torch.cpu.get_capabilities()
+    return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+
+
+class _Assembler:
+    """Reads each tensor that the configuration calls for, checks its shape, and sees that none is left over."""
+
+    def __init__(
+        self, config: ModelConfig, source: WeightSource, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self._config = config
+        self._source = source
+        self._dtype = dtype
+        self._device = device
+        self._unread = set(source.names())
+
+    def model(self) -> ModelWeights:
+        config = self._config
+        embedding = self._read("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
+        layers = tuple(self._layer(f"model.layers.{index}") for index in range(config.num_layers))
+        norm = self._read("model.norm.weight", config.hidden_size)
+        if config.tie_word_embeddings:
+            self._unread.discard("lm_head.weight")  # some files hold the same matrix twice
+            head = embedding
+        else:
+            head = self._read("lm_head.weight", config.vocab_size, config.hidden_size)
+        leftover = {name for name in self._unread if not name.endswith("rotary_emb.inv_freq")}
+        if leftover:
+            raise ModelError(f"unexpected tensors: {', '.join(sorted(leftover)[:5])} ({len(leftover)} in all)")
+        return ModelWeights(embedding, layers, norm, Linear(head))
+
+    def _layer(self, prefix: str) -> LayerWeights:
+        config = self._config
+        hidden, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
+        q_size, kv_size = config.num_heads * head_dim, config.num_kv_heads * head_dim
+        attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
+        qkv = [(f"{attention}.q_proj", q_size), (f"{attention}.k_proj", kv_size), (f"{attention}.v_proj", kv_size)]
+        return LayerWeights(
+            input_norm=self._read(f"{prefix}.input_layernorm.weight", hidden),
+            qkv=self._merged(qkv, hidden, bias=config.qkv_bias),
+            output=self._merged([(f"{attention}.o_proj", hidden)], q_size, bias=config.output_bias),
+            post_attention_norm=self._read(f"{prefix}.post_attention_layernorm.weight", hidden),
+            gate_up=self._merged(
+                [(f"{mlp}.gate_proj", inner), (f"{mlp}.up_proj", inner)], hidden, bias=config.mlp_bias
+            ),
+            down=self._merged([(f"{mlp}.down_proj", hidden)], inner, bias=config.mlp_bias),
+            q_norm=self._read(f"{attention}.q_norm.weight", head_dim) if config.qk_norm else None,
+            k_norm=self._read(f"{attention}.k_norm.weight", head_dim) if config.qk_norm else None,
+        )
+
+    def _merged(self, parts: list[tuple[str, int]], in_features: int, *, bias: bool) -> Linear:
+        """Several projections of the same input as one."""
+        weight = torch.cat([self._read(f"{name}.weight", rows, in_features) for name, rows in parts])
+        offsets = torch.cat([self._read(f"{name}.bias", rows) for name, rows in parts]) if bias else None
+        return Linear(weight, offsets)
+
+    def _read(self, name: str, *shape: int) -> torch.Tensor:
+        if name not in self._unread:
+            raise ModelError(f"the weights have no tensor {name}")
+        self._unread.remove(name)
+        tensor = self._source.read(name)
+        if tuple(tensor.shape) != shape:
+            raise ModelError(f"tensor {name} has shape {tuple(tensor.shape)}, the configuration wants {shape}")
+        return tensor.to(device=self._device, dtype=self._dtype)
