@@ -1,4 +1,4 @@
-"""Noticing cancelled requests while no token comes: they wait in the queue, or their prompt is being computed."""
+"""Noticing cancelled requests while no token comes: in the queue, or while a prompt is computed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client contract is: names and types of tensors, how a request is read, how an answer is put together."""
+"""What a client contract is: its tensors, how a request is read, how an answer is put together."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def to_triton_error(error: BaseException) -> Any:
             return codes(str(error), codes.INVALID_ARG)
         case asyncio.CancelledError():
             return codes("the request was cancelled", codes.CANCELLED)
-        # Triton has no code for a passed deadline: its own scheduler answers UNAVAILABLE for a timeout in the queue.
+        # Triton has no code for a passed deadline: its own queue answers UNAVAILABLE for a timeout.
         case RequestTimeoutError() | EngineDeadError():
             return codes(str(error), codes.UNAVAILABLE)
         case _:

@@ -1,4 +1,4 @@
-"""The plain contract of the transformers tutorial model: a text goes in, the text with its continuation comes out."""
+"""The contract of the transformers tutorial model: a text in, the text with its continuation out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pageport.core import InvalidRequestError, RequestOutput
 
 
 class HfContract:
-    """One response a request. Greedy, as a text-generation pipeline is by default; request parameters change that.
+    """One response a request. Greedy, as a text-generation pipeline is, unless parameters say otherwise.
 
     Args:
         tokenizer: the model's, to count the prompt's tokens.
@@ -29,8 +29,8 @@ class HfContract:
 
     name = ContractName.HF
     decoupled = False
-    inputs = (TensorSpec("text_input", "TYPE_STRING", (1,)),)
-    outputs = (TensorSpec("text_output", "TYPE_STRING", (-1,)),)
+    inputs: tuple[TensorSpec, ...] = (TensorSpec("text_input", "TYPE_STRING", (1,)),)
+    outputs: tuple[TensorSpec, ...] = (TensorSpec("text_output", "TYPE_STRING", (-1,)),)
 
     def __init__(self, tokenizer: Tokenizer, max_output_length: int) -> None:
         self._tokenizer = tokenizer

@@ -1,4 +1,4 @@
-"""Writing figures into Triton's metrics. Each write is a message to the server and costs about 10 us of CPU time."""
+"""Writing figures into Triton's metrics. Each write is a message to the server: about 10 us of CPU time."""
 
 from __future__ import annotations
 
@@ -102,9 +102,9 @@ class RequestHistogram:
 class Distribution:
     """A histogram for what happens with each token: counted here, published a few times a second.
 
-    Triton takes a histogram's values one message each, which would cost a third of sending the token itself. So
-    the series that a histogram consists of (`_bucket` with its label `le`, `_sum`, `_count`) are written as counters;
-    queries cannot tell the difference.
+    Triton takes a histogram's values one message each, which would cost a third of sending the token itself.
+    So the series that make up a histogram (`_bucket` with its label `le`, `_sum`, `_count`) are written as
+    counters; queries cannot tell the difference.
     """
 
     def __init__(self, names: Sequence[str], text: str, labels: Labels, buckets: Sequence[float]) -> None:

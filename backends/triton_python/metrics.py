@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from pageport.backends.triton_python.metric_writers import Counter, Distribution, Gauge, RequestHistogram
 from pageport.core import EngineClientProtocol, EngineStats, RequestOutput
 
-# How old a figure in /metrics can be while requests run. A round costs about 20 us for each figure that changed.
+# How old a figure in /metrics can be while requests run. A round costs about 20 us a figure that changed.
 PUBLISH_INTERVAL_S = 0.5
 
 _SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
@@ -34,7 +34,7 @@ _REQUEST_SECONDS = (
     120.0,
     240.0,
 )
-_TOKENS = tuple(float(digit * 10**power) for power in range(6) for digit in (1, 2, 5))
+_NUMBERS = tuple(float(digit * 10**power) for power in range(6) for digit in (1, 2, 5))
 
 
 class _Figure(NamedTuple):
@@ -212,8 +212,8 @@ class _RequestHistograms:
         def seconds(name: str, text: str) -> RequestHistogram:
             return RequestHistogram((name,), f"Seconds {text}.", labels, _REQUEST_SECONDS)
 
-        def tokens(name: str, text: str) -> RequestHistogram:
-            return RequestHistogram((name,), text, labels, _TOKENS)
+        def numbers(name: str, text: str, buckets: Sequence[float] = _NUMBERS) -> RequestHistogram:
+            return RequestHistogram((name,), text, labels, buckets)
 
         self._e2e = seconds("vllm:e2e_request_latency_seconds", "from a request's arrival to its end")
         self._queue = seconds("vllm:request_queue_time_seconds", "a request waited for its turn")
@@ -222,13 +222,10 @@ class _RequestHistograms:
         )
         self._decode = seconds("vllm:request_decode_time_seconds", "from a request's first token to its end")
         self._inference = seconds("vllm:request_inference_time_seconds", "from a request's start to its end")
-        self._prompt = tokens("vllm:request_prompt_tokens", "Prompt tokens of a request.")
-        self._generated = tokens("vllm:request_generation_tokens", "Tokens generated for a request.")
-        self._n = RequestHistogram(
-            ("vllm:request_params_n",),
-            "Sequences that a request asked for.",
-            labels,
-            (1.0, 2.0, 5.0, 10.0, 20.0),
+        self._prompt = numbers("vllm:request_prompt_tokens", "Prompt tokens of a request.")
+        self._generated = numbers("vllm:request_generation_tokens", "Tokens generated for a request.")
+        self._n = numbers(
+            "vllm:request_params_n", "Sequences a request asked for.", (1.0, 2.0, 5.0, 10.0, 20.0)
         )
 
     def observe(self, output: RequestOutput, num_output_tokens: int, num_sequences: int) -> None:

@@ -1,4 +1,4 @@
-"""A real Triton server as a child process, for machines without NVIDIA's container: start, wait, relay logs, stop."""
+"""A real Triton server as a child process, for machines without NVIDIA's container."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ class TritonServer:
             return None
 
     def stop(self) -> None:
-        """End the server with all its processes, and remove its shared memory. Does nothing the second time."""
+        """End the server with all its processes and remove its shared memory; once is enough."""
         if self._process is not None:
             if self._process.poll() is None:
                 self._process.send_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""The embedded server's files: a tritonserver binary from a wheel, and a backend directory made for this Python."""
+"""The embedded server's files: tritonserver from a wheel, and a backend directory made for this Python."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ServerFiles:
         return self.root / "pytriton" / "tritonserver" / "bin" / "tritonserver"
 
     def write_backend_directory(self, target: Path) -> None:
-        """Make `target` the backend directory: Triton's Python backend, and Pageport as a backend on top of it.
+        """Make `target` the backend directory: Triton's Python backend, and Pageport on top of it.
 
         Copies, not links: the server refuses a Python-based backend whose files lie outside of its folder.
 
@@ -61,8 +61,8 @@ class ServerFiles:
     def environment(self) -> dict[str, str]:
         """Environment variables for the server.
 
-        The stub embeds an isolated Python, which finds its packages through the first `python3` on PATH and its own
-        library through LD_LIBRARY_PATH.
+        The stub embeds an isolated Python, which finds its packages through the first `python3` on PATH and
+        its own library through LD_LIBRARY_PATH.
         """
         libraries = [sysconfig.get_config_var("LIBDIR"), str(self.root / "nvidia_pytriton.libs")]
         libraries += filter(None, [os.environ.get("LD_LIBRARY_PATH")])

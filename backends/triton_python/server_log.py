@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-# Triton marks errors with an E and the date at the start of a line, or with `error:`; Python ends a traceback with
-# the exception's name.
+# Triton marks errors with an E and the date at the start of a line, or with `error:`; Python ends a traceback
+# with the exception's name.
 _TELLING = re.compile(r"^E\d{4} |^error:|\b\w*(Error|Exception)\b|failed to load|in use", re.IGNORECASE)
 # What a machine without a GPU always logs.
 _NOISE = re.compile(r"CUDA|NVML|DCGM|pinned|cudaGetDevice", re.IGNORECASE)

@@ -23,8 +23,8 @@ _CLOSE_SECONDS = 15.0
 class EngineService:
     """Runs calls on an engine client, in one thread of its own.
 
-    Responses are sent from the loop itself. A thread for them was measured: the hand-over costs more than it gains,
-    and outputs that arrive while the loop sends are merged by the client, so a slow server only gets larger deltas.
+    Responses are sent from the loop itself. Outputs that arrive meanwhile are merged by the engine client, so
+    that a slow server gets larger deltas instead of a queue.
     """
 
     def __init__(self, make_client: Callable[[], EngineClientProtocol], metrics: EntryMetrics) -> None:
@@ -100,7 +100,7 @@ class EngineService:
                     self._send_soon(call)
 
     def _send_soon(self, call: Call) -> None:
-        """Send after the outputs that are here already, those of the request's other sequences, were added."""
+        """Send once the outputs that are here already, of the request's other sequences, were added."""
         if not call.send_planned:
             call.send_planned = True
             self._loop.call_soon(self._send, call)

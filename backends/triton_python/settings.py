@@ -1,4 +1,4 @@
-"""What one model entry of the repository asks for: config.pbtxt's parameters and `<version>/model.json`, as one."""
+"""What a model entry asks for: config.pbtxt's parameters and `<version>/model.json`, as one."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from pageport.backends.triton_python.vllm_arguments import VllmArgument, judge_v
 from pageport.core import ConfigError, EngineConfig, parse_engine_config, resolve_model
 
 MODEL_JSON = "model.json"
+
+DEFAULT_ENGINE_CLIENT = "pageport.core:EngineClient"
 
 # The tutorial's model stops at 15 tokens, prompt included, unless it is told otherwise.
 DEFAULT_MAX_OUTPUT_LENGTH = 15
@@ -37,14 +39,14 @@ class Settings:
     """One model entry, resolved.
 
     Attributes:
-        engine_client: `module:attribute` of what is called with the EngineConfig to get an `EngineClientProtocol`.
+        engine_client: `module:attribute`; called with the EngineConfig, it gives an `EngineClientProtocol`.
         max_output_length: tokens of prompt and answer together; contract hf only.
         ignored: names of settings that can be left aside; unknown: names that nobody knows.
     """
 
     contract: ContractName
     engine: EngineConfig
-    engine_client: str = "pageport.core:EngineClient"
+    engine_client: str = DEFAULT_ENGINE_CLIENT
     max_output_length: int = DEFAULT_MAX_OUTPUT_LENGTH
     ignored: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
@@ -70,7 +72,7 @@ def read_settings(model_config: Mapping[str, Any], version_folder: Path) -> Sett
     contract = _contract(values)
     values.pop("contract", None)
     length = _positive("max_output_length", values.pop("max_output_length", DEFAULT_MAX_OUTPUT_LENGTH))
-    client = str(values.pop("engine_client", Settings.engine_client))
+    client = str(values.pop("engine_client", DEFAULT_ENGINE_CLIENT))
     engine = {name: values.pop(name) for name in _ENGINE_FIELDS & values.keys()}
     engine["model"] = _model_path(engine.get("model"), values.pop("huggingface_model", None), version_folder)
     engine["dtype"] = translate_dtype(engine.get("dtype", "auto"))

@@ -30,11 +30,11 @@ _CONTRACTS: dict[ContractName, type[VllmContract] | type[HfContract]] = {
 
 
 class TritonPythonModel:
-    """Triton calls `auto_complete_config` in a process of its own, then `initialize`, `execute`…, `finalize`."""
+    """Driven by Triton; `auto_complete_config` is called in a process of its own."""
 
     @staticmethod
     def auto_complete_config(config: Any) -> Any:
-        """Fill in the contract's inputs, outputs and transaction policy, so that a bare config.pbtxt will do."""
+        """Fill in the contract's tensors and transaction policy, so that a bare config.pbtxt will do."""
         contract = _CONTRACTS[_in_triton_words(read_contract, config.as_dict())]
         for tensor in contract.inputs:
             config.add_input(tensor.as_input())
@@ -45,7 +45,7 @@ class TritonPythonModel:
         return config
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Read the settings and start the engine; raises TritonModelException, and the model does not load."""
+        """Read the settings and start the engine. Raises TritonModelException: the model is not loaded."""
         package_logger = logging.getLogger("pageport")
         package_logger.setLevel(logging.INFO)
         package_logger.addHandler(TritonLogHandler())

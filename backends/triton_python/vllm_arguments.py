@@ -1,4 +1,4 @@
-"""vLLM's engine arguments in a model.json written for Triton's vLLM backend: which of them this engine can honour."""
+"""vLLM's engine arguments in a model.json for Triton's vLLM backend: which of them can be honoured here."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def judge_vllm_argument(name: str, value: Any) -> VllmArgument:
     """Whether an argument can be left aside.
 
     Raises:
-        ConfigError: leaving it aside would change answers; names the argument and the values that are possible.
+        ConfigError: leaving it aside would change answers; names the argument and the possible values.
     """
     if name in _IGNORED:
         return VllmArgument.IGNORED

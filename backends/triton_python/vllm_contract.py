@@ -29,13 +29,13 @@ class VllmContract:
 
     name = ContractName.VLLM
     decoupled = True
-    inputs = (
+    inputs: tuple[TensorSpec, ...] = (
         TensorSpec("text_input", "TYPE_STRING", (1,)),
         TensorSpec("image", "TYPE_STRING", (-1,), optional=True),
         TensorSpec("sampling_parameters", "TYPE_STRING", (1,), optional=True),
         *(TensorSpec(name, "TYPE_BOOL", (1,), optional=True) for name in _FLAGS),
     )
-    outputs = (
+    outputs: tuple[TensorSpec, ...] = (
         TensorSpec("text_output", "TYPE_STRING", (-1,)),
         TensorSpec("finish_reason", "TYPE_STRING", (-1,)),
         TensorSpec("cumulative_logprob", "TYPE_FP32", (-1,)),
@@ -108,7 +108,7 @@ class VllmReply:
 
     @property
     def has_news(self) -> bool:
-        # Text can be held back while tokens come. Counts and log-probabilities wait with it for the next response.
+        # Text can be held back while tokens come: counts and log-probabilities wait with it.
         return any(sequence.text for sequence in self._sequences)
 
     def take(self) -> list[Any]:
