@@ -28,10 +28,10 @@ class ReferenceKernels:
             zip(batch.query_lens_host, batch.seq_lens_host, strict=True)
         ):
             rows = slice(start, start + query_len)
-            first = _first_visible(seq_len - query_len, sliding_window)
+            first = first_visible(seq_len - query_len, sliding_window)
             keys, values = _gather(kv_cache, batch.block_tables[index], first, seq_len)
             mask = causal_mask(query_len, first, seq_len, sliding_window, query.device)
-            output[rows] = _attend(query[rows], keys, values, mask, scale, soft_cap)
+            output[rows] = attend(query[rows], keys, values, mask, scale, soft_cap)
             start += query_len
         return output
 
@@ -91,7 +91,7 @@ def causal_mask(
     return visible
 
 
-def _first_visible(position: int, sliding_window: int | None) -> int:
+def first_visible(position: int, sliding_window: int | None) -> int:
     """The oldest token that the token at `position` sees."""
     return 0 if sliding_window is None else max(0, position - sliding_window + 1)
 
@@ -107,7 +107,7 @@ def _gather(
     return rows[:, 0], rows[:, 1]
 
 
-def _attend(
+def attend(
     query: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,

@@ -41,6 +41,8 @@ def make_kernels(name: str, device: torch.device) -> Kernels:
 
 
 def _make_cpu_kernels() -> Kernels:
+    from pageport.kernels.cpu.compile_cache import use_compile_cache
     from pageport.kernels.cpu.kernels import CpuKernels
 
+    use_compile_cache()
     return CpuKernels()

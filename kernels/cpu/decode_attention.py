@@ -1,0 +1,310 @@
+"""Attention of sequences with one new token: straight from the KV blocks, split along the context.
+
+The work is cut into tasks: one sequence, one partition of `PARTITION` tokens, and a slice of the KV heads. A
+partition is a fixed stretch of a sequence's own positions, so neither the rest of the batch nor the number
+of threads can change a bit of the result. Within a partition runs the online softmax (Milakov and Gimelshein,
+arXiv:1805.02867), tile by tile; partitions are merged in order, as in Flash-Decoding, by whoever finishes a
+slice's last one. All query heads of a KV head are computed together: each K and V row is loaded once.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from numba import carray, cfunc, njit
+
+from pageport.kernels.batch import RaggedBatch
+from pageport.kernels.cpu.row_groups import ROWS, add_rows, prefetch_row, score_rows
+from pageport.kernels.cpu.scalars import (
+    ANY_LENGTH,
+    ELEMENTS,
+    FAST_MATH,
+    LOG2_E,
+    draw_task,
+    exp2,
+    fetch_and_add,
+    narrow,
+    pointer_at,
+    tanh,
+    widen,
+)
+from pageport.kernels.cpu.threads import Worker, define_arguments, worker_signature
+
+PARTITION = 256
+
+# Tokens between two rescalings, and how far memory is asked for ahead. 32 beats 64 and 128 where the KV
+# comes from memory (9.0, 6.4 and 7.2 GB/s on one thread, 8 sequences of 2,048) and is 10 % slower than 128
+# where it is in the cache.
+TILE = 32
+
+# A task takes as many KV heads as make pieces of this many bytes of each slot: reading 128 bytes of every 384
+# runs at a third of the speed of reading all (3.5 against 10 GB/s, one thread, blocks in random order).
+SLICE_BYTES = 1024
+
+PARALLEL_FROM = 262_144  # bytes of KV read; below, one thread is done before a second one has woken
+
+NEGATIVE_INFINITY = np.float32(-np.inf)
+
+DecodeArguments = define_arguments(
+    "DecodeArguments",
+    (
+        "query",
+        "query_stride",  # bytes, like all strides here
+        "kv",
+        "block_stride",
+        "value_offset",
+        "slot_stride",
+        "block_size",
+        "tables",
+        "table_stride",
+        "seq_lens",
+        "output",
+        "partials",  # float32 [num_seqs, num_kv_heads, max_partitions, group * (head_dim + 2)]
+        "finished",  # int64 [num_seqs, num_slices]: partitions done; zero before and after a call
+        "max_partitions",
+        "num_kv_heads",
+        "slice_heads",
+        "num_slices",
+        "num_seqs",
+        "window",  # 0: none
+    ),
+    floats=("scale", "soft_cap"),  # soft_cap 0: none
+)
+
+
+class DecodeAttention:
+    """The launcher, with its scratch memory: not for two threads at once."""
+
+    def __init__(self) -> None:
+        self._partials = torch.empty(0)
+        self._finished = torch.zeros(0, dtype=torch.int64)
+
+    def run(
+        self,
+        query: torch.Tensor,
+        kv_cache: torch.Tensor,
+        batch: RaggedBatch,
+        output: torch.Tensor,
+        scale: float,
+        sliding_window: int | None,
+        soft_cap: float | None,
+    ) -> None:
+        """Attend the batch's first `num_decodes` rows into `output`; arguments as in `Kernels`."""
+        num_seqs = batch.num_decodes
+        _, num_heads, head_dim = query.shape
+        num_kv_heads, size = kv_cache.shape[3], query.itemsize
+        group = num_heads // num_kv_heads
+        slice_heads = min(num_kv_heads, -(-SLICE_BYTES // (head_dim * size)))
+        num_slices = -(-num_kv_heads // slice_heads)
+        lengths = batch.seq_lens_host[:num_seqs]
+        max_partitions = -(-max(lengths) // PARTITION)
+        self._reserve(
+            num_seqs * num_kv_heads * max_partitions * group * (head_dim + 2), num_seqs * num_slices
+        )
+        block_stride, value_offset, slot_stride, _, _ = kv_cache.stride()
+        arguments = DecodeArguments(
+            0,
+            num_seqs * max_partitions * num_slices,
+            query.data_ptr(),
+            query.stride(0) * size,
+            kv_cache.data_ptr(),
+            block_stride * size,
+            value_offset * size,
+            slot_stride * size,
+            kv_cache.shape[2],
+            batch.block_tables.data_ptr(),
+            batch.block_tables.stride(0) * 4,
+            batch.seq_lens.data_ptr(),
+            output.data_ptr(),
+            self._partials.data_ptr(),
+            self._finished.data_ptr(),
+            max_partitions,
+            num_kv_heads,
+            slice_heads,
+            num_slices,
+            num_seqs,
+            sliding_window or 0,
+            scale,
+            soft_cap or 0.0,
+        )
+        read = sum(lengths) * num_kv_heads * head_dim * size * 2
+        worker = _decode_worker(head_dim, group, query.dtype)
+        worker.run(arguments, parallel=read >= PARALLEL_FROM)
+
+    def _reserve(self, partials: int, slices: int) -> None:
+        if self._partials.numel() < partials:
+            self._partials = torch.empty(partials)
+        if self._finished.numel() < slices:
+            self._finished = torch.zeros(slices, dtype=torch.int64)
+
+
+@njit(fastmath=FAST_MATH | {"nnan"}, error_model="numpy")
+def _softmax_tile(row: Any, count: Any, scale: Any, soft_cap: Any, top: Any) -> Any:
+    """Turn dot products [TILE], of which `count` are real, into weights 2**(logit - maximum).
+
+    `top` is the maximum so far. Returns the new maximum and the sum of the weights.
+    """
+    if soft_cap > 0:
+        for t in range(TILE):
+            row[t] = soft_cap * LOG2_E * tanh(row[t] * scale / soft_cap)
+    else:
+        for t in range(TILE):
+            row[t] *= scale * LOG2_E
+    for t in range(count, TILE):
+        row[t] = NEGATIVE_INFINITY
+    for t in range(TILE):
+        top = max(top, row[t])
+    for t in range(TILE):
+        row[t] = exp2(row[t] - top)
+    for t in range(count, TILE):
+        row[t] = 0
+    total = np.float32(0)
+    for t in range(TILE):
+        total += row[t]
+    return top, total
+
+
+@njit(error_model="numpy")
+def _locate_rows(a: Any, table: Any, start: Any, count: Any, rows: Any) -> None:
+    """Addresses of the keys of `count` tokens from `start` on, then a tile's worth of repeats.
+
+    The repeats fill up the last group of `ROWS`, with weight zero, and give the last tile's prefetch
+    something to ask for.
+    """
+    block = start // a.block_size
+    slot = start - block * a.block_size
+    for t in range(count):
+        rows[t] = a.kv + table[block] * a.block_stride + slot * a.slot_stride
+        slot += 1
+        if slot == a.block_size:
+            slot = 0
+            block += 1
+    for t in range(count, count + TILE):
+        rows[t] = rows[count - 1]
+
+
+@njit(fastmath=FAST_MATH, error_model="numpy")
+def _merge(partials: Any, first: Any, last: Any, sums: Any, output: Any) -> None:
+    """Weigh partitions `first .. last - 1` of a head by their maxima; write the normalised [group, dim]."""
+    group, dim = output.shape
+    for g in range(group):
+        top = NEGATIVE_INFINITY
+        for part in range(first, last):
+            top = max(top, partials[part, g])
+        total = np.float32(0)
+        sums[:] = 0
+        for part in range(first, last):
+            weight = exp2(partials[part, g] - top)
+            total += weight * partials[part, group + g]
+            at = 2 * group + g * dim
+            partial = partials[part, at : at + dim]
+            for d in range(dim):
+                sums[d] += weight * partial[d]
+        for d in range(dim):
+            output[g, d] = narrow(sums[d] / total, output[g, d])
+
+
+@cache
+def _decode_worker(dim: int, group: int, dtype: torch.dtype) -> Worker:
+    """Compile, or load from the cache on disk, the worker for one head size and group of query heads."""
+    element = ELEMENTS[dtype]
+    size = dtype.itemsize
+    bfloat16 = int(dtype == torch.bfloat16)
+    row_bytes = dim * size
+    group_bytes = ROWS * row_bytes
+    partial_size = group * (dim + 2)
+
+    @cfunc(worker_signature(DecodeArguments), cache=True, fastmath=FAST_MATH, error_model="numpy")
+    def decode(pointer: Any) -> None:
+        arguments = carray(pointer, 1)
+        a = arguments[0]
+        queries = np.empty((group, dim), np.float32)
+        scores = np.empty((group, TILE), np.float32)
+        merged = np.empty(dim, np.float32)
+        rows = np.empty(PARTITION + TILE, np.int64)
+        seq_lens = carray(pointer_at(a.seq_lens), ANY_LENGTH, np.int32)
+        partials = carray(
+            pointer_at(a.partials), (a.num_seqs, a.num_kv_heads, a.max_partitions, partial_size), np.float32
+        )
+        while True:
+            task = draw_task(arguments)
+            if task >= a.num_tasks:
+                break
+            slice_ = task % a.num_slices
+            part = task // a.num_slices % a.max_partitions
+            seq = task // a.num_slices // a.max_partitions
+            length = seq_lens[seq]
+            oldest = max(0, length - a.window) if a.window > 0 else 0
+            start = max(part * PARTITION, oldest)
+            end = min(part * PARTITION + PARTITION, length)
+            if start >= end:
+                continue
+            first_head = slice_ * a.slice_heads
+            heads = min(a.slice_heads, a.num_kv_heads - first_head)
+            for head in range(first_head, first_head + heads):
+                partials[seq, head, part, :group] = NEGATIVE_INFINITY
+                partials[seq, head, part, group:] = 0
+            table = carray(pointer_at(a.tables + seq * a.table_stride), ANY_LENGTH, np.int32)
+            _locate_rows(a, table, start, end - start, rows)
+            for tile in range(0, end - start, TILE):
+                count = min(TILE, end - start - tile)
+                ahead = tile + TILE
+                unit = 0
+                for h in range(heads):
+                    head = first_head + h
+                    source = a.query + seq * a.query_stride + head * (group * row_bytes)
+                    query = carray(pointer_at(source), (group, dim), element)
+                    for g in range(group):
+                        for d in range(dim):
+                            queries[g, d] = widen(query[g, d])
+                    out = partials[seq, head, part]
+                    tops = out[:group]
+                    totals = out[group : 2 * group]
+                    sums = out[2 * group :]
+                    for t in range(0, count, ROWS):
+                        soon = rows[ahead + unit // heads] + (first_head + unit % heads) * row_bytes
+                        prefetch_row(soon, group_bytes)
+                        prefetch_row(soon + a.value_offset, group_bytes)
+                        unit += ROWS
+                        score_rows(
+                            queries.ctypes.data,
+                            rows.ctypes.data + (tile + t) * 8,
+                            head * row_bytes,
+                            scores.ctypes.data + t * 4,
+                            TILE,
+                            dim,
+                            group,
+                            bfloat16,
+                        )
+                    for g in range(group):
+                        top, total = _softmax_tile(scores[g], count, a.scale, a.soft_cap, tops[g])
+                        shrink = exp2(tops[g] - top)
+                        totals[g] = totals[g] * shrink + total
+                        tops[g] = top
+                        for d in range(dim):
+                            sums[g * dim + d] *= shrink
+                    for t in range(0, count, ROWS):
+                        add_rows(
+                            sums.ctypes.data,
+                            rows.ctypes.data + (tile + t) * 8,
+                            head * row_bytes + a.value_offset,
+                            scores.ctypes.data + t * 4,
+                            TILE,
+                            dim,
+                            group,
+                            bfloat16,
+                        )
+            first_part = oldest // PARTITION
+            last_part = (length - 1) // PARTITION + 1
+            done = a.finished + (seq * a.num_slices + slice_) * 8
+            if fetch_and_add(done, 1) + 1 == last_part - first_part:
+                fetch_and_add(done, first_part - last_part)
+                for head in range(first_head, first_head + heads):
+                    target = a.output + (seq * a.num_kv_heads + head) * (group * row_bytes)
+                    output = carray(pointer_at(target), (group, dim), element)
+                    _merge(partials[seq, head], first_part, last_part, merged, output)
+
+    return Worker(decode)

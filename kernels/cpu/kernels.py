@@ -1,0 +1,99 @@
+"""The CPU's kernels put together."""
+
+from __future__ import annotations
+
+import torch
+
+from pageport.kernels.batch import RaggedBatch
+from pageport.kernels.cpu import rotary, row_ops
+from pageport.kernels.cpu.decode_attention import DecodeAttention
+from pageport.kernels.cpu.prefill_attention import prefill_attention
+from pageport.kernels.cpu.row_groups import ROWS
+from pageport.kernels.cpu.scalars import ELEMENTS
+from pageport.kernels.reference import ReferenceKernels
+
+
+class CpuKernels:
+    """`Kernels` for float32 and bfloat16 on the CPU; other types and layouts go to the reference.
+
+    One instance serves one thread at a time: decode attention keeps scratch memory between calls.
+    """
+
+    name = "cpu"
+
+    def __init__(self) -> None:
+        self._reference = ReferenceKernels()
+        self._decode = DecodeAttention()
+
+    def paged_attention(
+        self,
+        query: torch.Tensor,
+        kv_cache: torch.Tensor,
+        batch: RaggedBatch,
+        *,
+        scale: float,
+        sliding_window: int | None = None,
+        soft_cap: float | None = None,
+    ) -> torch.Tensor:
+        if not (_is_dense_in_rows(query) and kv_cache.shape[-1] % ROWS == 0):
+            return self._reference.paged_attention(
+                query, kv_cache, batch, scale=scale, sliding_window=sliding_window, soft_cap=soft_cap
+            )
+        output = torch.empty(query.shape, dtype=query.dtype)
+        decodes = batch.num_decodes
+        if decodes:
+            self._decode.run(query, kv_cache, batch, output, scale, sliding_window, soft_cap)
+        start = decodes
+        for index in range(decodes, len(batch.query_lens_host)):
+            stop = start + batch.query_lens_host[index]
+            prefill_attention(
+                query[start:stop],
+                kv_cache,
+                batch.block_tables[index],
+                batch.seq_lens_host[index],
+                output[start:stop],
+                scale=scale,
+                sliding_window=sliding_window,
+                soft_cap=soft_cap,
+            )
+            start = stop
+        return output
+
+    def rotary_and_write_kv(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kv_cache: torch.Tensor,
+        batch: RaggedBatch,
+        cos_sin: torch.Tensor | None,
+    ) -> None:
+        if _is_dense_in_rows(query) and _is_dense_in_rows(key) and _is_dense_in_rows(value):
+            rotary.rotary_and_write_kv(query, key, value, kv_cache, batch, cos_sin)
+        else:
+            self._reference.rotary_and_write_kv(query, key, value, kv_cache, batch, cos_sin)
+
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        if x.dtype in ELEMENTS:
+            return row_ops.rms_norm(x.contiguous(), None, weight, eps)
+        return self._reference.rms_norm(x, weight, eps)
+
+    def add_rms_norm(
+        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> torch.Tensor:
+        if x.dtype in ELEMENTS and residual.is_contiguous():
+            return row_ops.rms_norm(x.contiguous(), residual, weight, eps)
+        return self._reference.add_rms_norm(x, residual, weight, eps)
+
+    def silu_and_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        if gate_up.dtype in ELEMENTS:
+            return row_ops.silu_and_mul(gate_up.contiguous())
+        return self._reference.silu_and_mul(gate_up)
+
+    def copy_blocks(self, kv_pool: torch.Tensor, source: torch.Tensor, target: torch.Tensor) -> None:
+        kv_pool.index_copy_(0, target, kv_pool.index_select(0, source))
+
+
+def _is_dense_in_rows(x: torch.Tensor) -> bool:
+    """Whether [T, heads, D] is of a type that is compiled for, and strided in its first dimension only."""
+    return x.dtype in ELEMENTS and x.stride()[1:] == (x.shape[2], 1)
