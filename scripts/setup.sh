@@ -7,62 +7,81 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 VENV=.venv
 STAMP=$VENV/.ready
 ROOMS=(core kernels backends migration cli)
+EXTRAS='.[triton,tgi,migration,dev]'
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
 
 # What the environment was made from, and where: a moved or changed checkout is set up again.
-fingerprint() { { pwd -P; cat pyproject.toml setup.py constraints.txt scripts/setup.sh; } | sha256sum | cut -d' ' -f1; }
+fingerprint() { { pwd -P; cat pyproject.toml setup.py constraints.txt scripts/setup.sh; } | sha256sum; }
 
 ready() { [[ -x $VENV/bin/pageport && -f $STAMP && $(<"$STAMP") == "$(fingerprint)" ]]; }
 
-# The first interpreter that the pinned numpy 1.26 has wheels for; python3 first.
+minor_of() { "$1" -c 'import sys; assert sys.version_info[0] == 3; print(sys.version_info[1])' 2>/dev/null; }
+
+# Prints an interpreter that the Triton server has a stub for. Python 3.13 comes last: the pinned numpy
+# has no wheel for it and is compiled.
 find_python() {
-    local candidate version
+    local candidate minor last=
     for candidate in ${PYTHON:+"$PYTHON"} python3 python3.12 python3.11; do
-        version=$("$candidate" -c 'import sys; print(sys.version_info[0] * 100 + sys.version_info[1])' 2>/dev/null) || continue
-        if ((version >= 311 && version <= 312)); then
+        minor=$(minor_of "$candidate") || continue
+        if ((minor == 11 || minor == 12)) || [[ $minor == 13 && $candidate == "${PYTHON:-}" ]]; then
             command -v "$candidate"
             return
         fi
-        say "$candidate is Python ${version:0:1}.$((10#${version:1})), passed over (3.11 or 3.12 is needed)"
-        [[ $candidate == "${PYTHON:-}" ]] && return 1
+        ((minor == 13)) && last=$candidate
     done
-    return 1
+    [[ -n $last ]] && command -v "$last"
 }
 
+# Names all that is missing, at once.
 check_machine() {
-    "$1" -c 'import ensurepip, venv' 2>/dev/null ||
-        die "$1 cannot make virtual environments: apt install python3-venv"
-    "$1" -c 'import ctypes; ctypes.CDLL("libgomp.so.1")' 2>/dev/null ||
-        die "libgomp.so.1 is missing (the CPU kernels' threads): apt install libgomp1"
+    local python=$1 minor missing=()
+    minor=$(minor_of "$python")
+    "$python" -c 'import ensurepip, venv' 2>/dev/null || missing+=("python3.$minor-venv")
+    "$python" -c 'import ctypes; ctypes.CDLL("libgomp.so.1")' 2>/dev/null || missing+=(libgomp1)
+    if ((minor == 13)); then
+        command -v g++ >/dev/null || missing+=(g++)
+        "$python" -c 'import os, sysconfig as s; os.stat(s.get_path("include") + "/Python.h")' 2>/dev/null ||
+            missing+=(python3.13-dev)
+    else # the stub of the Triton server is linked to it
+        LD_LIBRARY_PATH=$("$python" -c 'import sysconfig; print(sysconfig.get_config_var("LIBDIR"))') \
+            "$python" -c "import ctypes; ctypes.CDLL('libpython3.$minor.so.1.0')" 2>/dev/null ||
+            missing+=("libpython3.$minor")
+    fi
+    ((${#missing[@]} == 0)) || die "missing on this machine: apt install ${missing[*]}"
 }
 
-# A torch that the machine has already is used as it is, with its version in place of the pinned one.
+# An environment that was made here is kept, with the torch in it. A torch that the machine's own Python
+# has is used as it is.
 make_venv() {
-    local python=$1 own_torch
-    own_torch=$("$python" -c 'import importlib.metadata as m; print(m.version("torch"))' 2>/dev/null || true)
-    if [[ -x $VENV/bin/python ]] && "$VENV/bin/python" -c 'import pip' 2>/dev/null && [[ $("$VENV/bin/python" -c 'import sys; print(sys.prefix)') == "$(pwd -P)/$VENV" ]]; then
+    local python=$1 options=()
+    if [[ $("$VENV/bin/python" -c 'import pip, sys; print(sys.prefix)' 2>/dev/null) == "$(pwd -P)/$VENV" ]]; then
         say "updating $VENV"
-    else
-        say "making $VENV with $python"
-        "$python" -m venv --clear ${own_torch:+--system-site-packages} "$VENV"
+        return
     fi
+    "$python" -c 'import torch' 2>/dev/null && options=(--system-site-packages)
+    say "making $VENV with $python"
+    "$python" -m venv --clear "${options[@]}" "$VENV"
 }
 
 install() {
-    local extras='.[triton,tgi,migration,dev]'
+    local pip=("$VENV/bin/python" -m pip --disable-pip-version-check)
     if grep -q 'include-system-site-packages = true' "$VENV/pyvenv.cfg"; then
-        # uv does not see the system's packages; pip does.
-        say "using this machine's torch; installing the rest"
-        "$VENV/bin/python" -m pip install --quiet --editable "$extras" \
-            --constraint <(grep -v '^torch==' constraints.txt)
-    else
-        "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check uv
-        say "installing torch and the rest (5 GB, minutes on a slow line)"
-        "$VENV/bin/python" -m uv pip install --python "$VENV/bin/python" --editable "$extras" \
-            --constraint constraints.txt
+        say "this machine has a torch; installing the rest"
+        # By pip: uv does not see the packages of the system.
+        "${pip[@]}" install --editable "$EXTRAS" --constraint <(grep -v '^torch==' constraints.txt)
+        return
     fi
+    "${pip[@]}" install --quiet uv
+    say "installing torch and the rest (5 GB on disk)"
+    # uv does not read pip's settings.
+    UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:-$("${pip[@]}" config get global.index-url 2>/dev/null || true)}
+    [[ -n $UV_DEFAULT_INDEX ]] && export UV_DEFAULT_INDEX
+    "$VENV/bin/python" -m uv pip install --python "$VENV/bin/python" \
+        --editable "$EXTRAS" --constraint constraints.txt ||
+        { say "uv could not; trying pip" && "${pip[@]}" install --editable "$EXTRAS" --constraint constraints.txt; } ||
+        die "the packages could not be installed: check the network and pip's index settings"
 }
 
 # mypy cannot follow the import hooks of an editable install: it reads the tree through links.
@@ -79,10 +98,9 @@ main() {
     flock --nonblock 9 || { say "another set-up runs here; waiting for it"; flock 9; }
     ready && return
     local python
-    python=$(find_python) || die "Python 3.11 or 3.12 is needed: apt install python3 python3-venv, or PYTHON=/path/to/python3.12"
+    python=$(find_python) || die "Python 3.11, 3.12 or 3.13 is needed: apt install python3 python3-venv, or PYTHON=/path/to/python3"
     check_machine "$python"
     make_venv "$python"
-    rm -f "$STAMP"
     install
     link_for_typing
     fingerprint >"$STAMP"
