@@ -117,6 +117,7 @@ class Engine:
             outputs += self._end(progress, FinishReason.ERROR, error)
         return outputs
 
+    @torch.inference_mode()
     def step(self) -> list[RequestOutput]:
         """Plan, compute and sample once; outputs for every sequence that got a token."""
         plan = self._scheduler.plan()
@@ -207,7 +208,9 @@ class Engine:
         sampled = self._sampler.sample(logits, [generation.sampling for generation in generations])
         return [
             self._accept(generation, token, self._texts.position(values) if values is not None else None)
-            for generation, token, values in zip(generations, sampled.token_ids, sampled.logprobs, strict=True)
+            for generation, token, values in zip(
+                generations, sampled.token_ids, sampled.logprobs, strict=True
+            )
         ]
 
     def _fork(self, parent: Sequence) -> list[Generation]:
@@ -302,5 +305,7 @@ def validate_request(request: EngineRequest, info: EngineInfo) -> None:
     worst = max(prompt)
     if min(prompt) < 0 or worst >= info.vocab_size:
         bad = worst if worst >= info.vocab_size else min(prompt)
-        raise InvalidRequestError("prompt", f"token id {bad} is outside of the vocabulary, 0 to {info.vocab_size - 1}")
+        raise InvalidRequestError(
+            "prompt", f"token id {bad} is outside of the vocabulary, 0 to {info.vocab_size - 1}"
+        )
     validate_for_vocabulary(params, info.vocab_size)

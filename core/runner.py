@@ -36,7 +36,9 @@ class StepResult(NamedTuple):
 class ModelRunner:
     """Owns the model and the KV tensors; knows no request, no sampling and no text."""
 
-    def __init__(self, model: LlamaForCausalLM, kernels: Kernels, kv_pool: torch.Tensor, kv: KVManager) -> None:
+    def __init__(
+        self, model: LlamaForCausalLM, kernels: Kernels, kv_pool: torch.Tensor, kv: KVManager
+    ) -> None:
         self._model = model
         self._kernels = kernels
         self._kv_pool = kv_pool
@@ -44,7 +46,6 @@ class ModelRunner:
         self._kv = kv
         self._device = kv_pool.device
 
-    @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:
         """Compute the plan's tokens. Block copies are made first."""
         if plan.copies:
@@ -55,8 +56,11 @@ class ModelRunner:
         input_ids = torch.from_numpy(_input_ids(items)).to(self._device)
         hidden = self._model.forward(input_ids, self._layers, self._batch(items))
         rows, wanted = _logit_rows(items)
-        selected = hidden if len(wanted) == hidden.shape[0] else hidden[torch.tensor(wanted, device=self._device)]
-        return StepResult(self._model.compute_logits(selected), rows)
+        if not wanted:  # all of the step was the inside of long prompts
+            return StepResult(hidden.new_empty((0, self._model.config.vocab_size), dtype=torch.float32), rows)
+        if len(wanted) < hidden.shape[0]:
+            hidden = hidden[torch.tensor(wanted, device=self._device)]
+        return StepResult(self._model.compute_logits(hidden), rows)
 
     def _batch(self, items: list[ScheduledSequence]) -> RaggedBatch:
         tables = [item.sequence.table for item in items]
