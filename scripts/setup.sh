@@ -22,14 +22,15 @@ minor_of() { "$1" -c 'import sys; assert sys.version_info[0] == 3; print(sys.ver
 # Prints an interpreter that the Triton server has a stub for. Python 3.13 comes last: the pinned numpy
 # has no wheel for it and is compiled.
 find_python() {
-    local candidate minor last=
-    for candidate in ${PYTHON:+"$PYTHON"} python3 python3.12 python3.11; do
+    local candidate minor last='' candidates=(python3 python3.12 python3.11)
+    [[ -n ${PYTHON:-} ]] && candidates=("$PYTHON")
+    for candidate in "${candidates[@]}"; do
         minor=$(minor_of "$candidate") || continue
-        if ((minor == 11 || minor == 12)) || [[ $minor == 13 && $candidate == "${PYTHON:-}" ]]; then
+        if ((minor == 11 || minor == 12)); then
             command -v "$candidate"
             return
         fi
-        ((minor == 13)) && last=$candidate
+        ((minor != 13)) || last=$candidate
     done
     [[ -n $last ]] && command -v "$last"
 }
@@ -98,7 +99,7 @@ main() {
     flock --nonblock 9 || { say "another set-up runs here; waiting for it"; flock 9; }
     ready && return
     local python
-    python=$(find_python) || die "Python 3.11, 3.12 or 3.13 is needed: apt install python3 python3-venv, or PYTHON=/path/to/python3"
+    python=$(find_python) || die "${PYTHON:-python3} is not Python 3.11, 3.12 or 3.13: apt install python3, or PYTHON=/path/to/another"
     check_machine "$python"
     make_venv "$python"
     install
