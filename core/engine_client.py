@@ -42,7 +42,9 @@ logger = logging.getLogger("pageport.client")
 # After this many engines in a row died before they could serve, the client gives up for good.
 MAX_FAILED_STARTS = 3
 _STOP_SECONDS = 5.0
-_HEADER = struct.Struct("!i")  # the framing of multiprocessing.connection.Connection, for messages under 2 GiB
+_HEADER = struct.Struct(
+    "!i"
+)  # the framing of multiprocessing.connection.Connection, for messages under 2 GiB
 
 
 class EngineClient:
@@ -66,7 +68,9 @@ class EngineClient:
     # -- EngineClientProtocol ------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        self._tokenizer = await asyncio.to_thread(load_tokenizer, self._config.tokenizer or self._config.model)
+        self._tokenizer = await asyncio.to_thread(
+            load_tokenizer, self._config.tokenizer or self._config.model
+        )
         self._supervisor = asyncio.create_task(self._supervise())
         await self._wait_ready()
 
@@ -109,7 +113,8 @@ class EngineClient:
         self._send_if_alive(AbortRequest(request_id))
 
     def health(self) -> bool:
-        return self._ready.is_set() and self._process is not None and self._process.poll() is None
+        serving = self._ready.is_set() and self._dead is None
+        return serving and self._process is not None and self._process.poll() is None
 
     def stats(self) -> EngineStats:
         return self._stats
