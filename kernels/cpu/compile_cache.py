@@ -23,7 +23,7 @@ def use_compile_cache(base: Path | None = None) -> Path:
 
     Returns: the folder.
     """
-    digest = _digest_of_sources()
+    digest = digest_of_sources()
     if base is None:
         current = Path(numba.config.CACHE_DIR)
         if current.name == digest:
@@ -45,7 +45,7 @@ def _default_base() -> Path:
     return preferred if writable else Path(tempfile.gettempdir(), f"pageport-numba-{os.getuid()}")
 
 
-def _digest_of_sources() -> str:
+def digest_of_sources() -> str:
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
