@@ -68,7 +68,7 @@ class _FilteredDraws:
         return rank_some(self._logits[row], (weights >= floor).nonzero()[:, 0])
 
     def from_ranking(self, ranking: Ranking, some: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Token ids of the rows `some` [N], and whether their rankings were long enough to be sure of them."""
+        """Token ids of the rows `some` [N], and whether their rankings were long enough to be sure."""
         weights = integer_weights(ranking.logits, self._peaks[some], self._rows.temperatures[some])
         cumulative = weights.cumsum(dim=-1)
         filters = self._rows.filters[some]
