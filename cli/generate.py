@@ -30,7 +30,9 @@ from pageport.core import (
 @click.option("--request-seed", default=None, help="seed of the sampling")
 @click.option("--stop", multiple=True, help="end before this text; may be given again")
 @click.option("--chat", is_flag=True, help="put the prompt into the model's chat template")
-@click.option("--json", "as_json", is_flag=True, help="print text, token_ids, finish_reason and usage as JSON")
+@click.option(
+    "--json", "as_json", is_flag=True, help="print text, token_ids, finish_reason and usage as JSON"
+)
 @engine_options
 def generate(
     prompt: str,

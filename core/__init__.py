@@ -72,6 +72,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "TRITON_SERVER_WHEEL",
     "ConfigError",
     "Engine",
     "EngineClient",
@@ -93,7 +94,6 @@ __all__ = [
     "RequestTimes",
     "SamplingParams",
     "ServiceClass",
-    "TRITON_SERVER_WHEEL",
     "WheelAsset",
     "demo_gguf_path",
     "demo_model_path",

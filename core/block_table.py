@@ -29,4 +29,5 @@ class BlockTable:
     num_tokens: int = 0
 
     def block_ids(self) -> list[int]:
-        return self.ids[: self.num_blocks].tolist()
+        ids: list[int] = self.ids[: self.num_blocks].tolist()
+        return ids

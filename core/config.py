@@ -28,28 +28,35 @@ class EngineConfig:
     """All that an engine can be told. Unset (None) sizes are derived from the model and machine."""
 
     model: Path = Field(description="a Hugging Face model folder, or a .gguf file")
-    tokenizer: Path | None = Field(None, description="tokenizer folder; None: the model's own")
-    dtype: DType = Field("auto", description="auto: what is fast on this device")
+    tokenizer: Path | None = Field(default=None, description="tokenizer folder; None: the model's own")
+    dtype: DType = Field(default="auto", description="auto: what is fast on this device")
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    max_model_len: int | None = Field(None, ge=1, description="tokens; None: what model and memory allow")
-    block_size: int = Field(16, ge=1, le=256, description="tokens a KV block holds")
-    kv_cache_memory_bytes: int | None = Field(None, ge=1, description="bytes for KV blocks")
+    max_model_len: int | None = Field(
+        default=None, ge=1, description="tokens; None: what model and memory allow"
+    )
+    block_size: int = Field(default=16, ge=1, le=256, description="tokens a KV block holds")
+    kv_cache_memory_bytes: int | None = Field(default=None, ge=1, description="bytes for KV blocks")
     gpu_memory_utilization: float = Field(
-        0.3, gt=0.0, le=1.0,
+        default=0.3,
+        gt=0.0,
+        le=1.0,
         description="share of the device's free memory for KV blocks where no size is given",
     )
-    max_num_seqs: int = Field(64, ge=1, description="sequences that run at once")
-    max_num_batched_tokens: int = Field(512, ge=1, description="tokens one step computes at most")
+    max_num_seqs: int = Field(default=64, ge=1, description="sequences that run at once")
+    max_num_batched_tokens: int = Field(default=512, ge=1, description="tokens one step computes at most")
     watermark: float = Field(
-        0.01, ge=0.0, lt=1.0, description="share of blocks kept free when a new request is admitted"
+        default=0.01, ge=0.0, lt=1.0, description="share of blocks kept free when a new request is admitted"
     )
-    num_threads: int | None = Field(None, ge=1, description="CPU threads; None: all cores")
+    num_threads: int | None = Field(default=None, ge=1, description="CPU threads; None: all cores")
     omp_wait_policy: Literal["passive", "active"] = Field(
-        "passive", description="what idle CPU threads do: sleep, or spin"
+        default="passive", description="what idle CPU threads do: sleep, or spin"
     )
     kernel_backend: KernelBackend = KernelBackend.AUTO
     seed: int | None = Field(
-        None, ge=0, lt=2**64, description="makes the seeds of unseeded requests repeat; None: random ones"
+        default=None,
+        ge=0,
+        lt=2**64,
+        description="makes the seeds of unseeded requests repeat; None: random ones",
     )
 
 

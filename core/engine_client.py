@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 
 from pageport.core.child_process import start_engine_process
 from pageport.core.config import EngineConfig
-from pageport.core.errors import EngineDeadError, InvalidRequestError, ModelError, RequestTimeoutError
+from pageport.core.errors import EngineDeadError, InvalidRequestError, RequestTimeoutError
 from pageport.core.mailbox import Mailbox
 from pageport.core.messages import (
     AbortRequest,

@@ -1,11 +1,11 @@
 """Every exception the core raises on purpose.
 
-    PageportError
-    ├── ConfigError          an engine argument, or a pair of them, cannot be honoured
-    ├── InvalidRequestError  one request is wrong: names the field, the limit and the value
-    ├── ModelError           the model folder is missing, damaged or of an unsupported kind
-    ├── RequestTimeoutError  the request's own time limit passed; its blocks are free again
-    └── EngineDeadError      the engine process is gone; the request may be sent again
+PageportError
+├── ConfigError          an engine argument, or a pair of them, cannot be honoured
+├── InvalidRequestError  one request is wrong: names the field, the limit and the value
+├── ModelError           the model folder is missing, damaged or of an unsupported kind
+├── RequestTimeoutError  the request's own time limit passed; its blocks are free again
+└── EngineDeadError      the engine process is gone; the request may be sent again
 """
 
 from __future__ import annotations

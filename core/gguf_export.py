@@ -31,9 +31,7 @@ def export_gguf(gguf_path: Path, folder: Path) -> None:
             SmolLM's.
     """
     gguf = GgufFile(gguf_path)
-    pre = gguf.metadata.get("tokenizer.ggml.pre")
-    if pre != _PRE_TOKENIZER:
-        raise ModelError(f"{gguf_path}: tokenizer.ggml.pre is {pre!r}; supported: {_PRE_TOKENIZER!r}")
+    tokenizer = build_tokenizer(gguf)
     config = gguf.hf_config()
     special_ids = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
     _write_json(folder / "config.json", config)
@@ -41,7 +39,7 @@ def export_gguf(gguf_path: Path, folder: Path) -> None:
     _write_json(
         folder / "tokenizer_config.json", _tokenizer_config(gguf.metadata, config["max_position_embeddings"])
     )
-    _build_tokenizer(gguf.metadata).save(str(folder / "tokenizer.json"))
+    tokenizer.save(str(folder / "tokenizer.json"))
     weights = folder / "model.safetensors"
     save_file({name: gguf.read(name) for name in gguf.tensor_names()}, weights, metadata={"format": "pt"})
     weights.chmod(0o644)  # save_file makes it readable by its owner only
@@ -63,8 +61,19 @@ def _tokenizer_config(metadata: dict[str, Any], max_length: int) -> dict[str, An
     }
 
 
-def _build_tokenizer(metadata: dict[str, Any]) -> Tokenizer:
-    """Byte-level BPE; digits are split singly first. Bytes that the vocabulary lacks are dropped."""
+def build_tokenizer(gguf: GgufFile) -> Tokenizer:
+    """Byte-level BPE; digits are split singly first. Bytes that the vocabulary lacks are dropped.
+
+    Raises:
+        ModelError: a pre-tokenizer other than SmolLM's; guessing one would change what the model reads.
+    """
+    metadata = gguf.metadata
+    pre = metadata.get("tokenizer.ggml.pre")
+    if pre != _PRE_TOKENIZER:
+        raise ModelError(
+            f"{gguf.path}: tokenizer.ggml.pre is {pre!r}; supported: {_PRE_TOKENIZER!r}; "
+            "name a tokenizer folder instead"
+        )
     tokens: list[str] = metadata["tokenizer.ggml.tokens"]
     merges = [tuple(merge.split(" ")) for merge in metadata["tokenizer.ggml.merges"]]
     tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, merges))

@@ -46,9 +46,7 @@ class GgufFile:
         self.architecture = self.metadata.get("general.architecture")
         if self.architecture not in _ARCHITECTURES:
             supported = ", ".join(_ARCHITECTURES)
-            raise ModelError(
-                f"{path}: general.architecture is {self.architecture!r}; supported: {supported}"
-            )
+            raise ModelError(f"{path}: general.architecture is {self.architecture!r}; supported: {supported}")
         self._tensors: dict[str, ReaderTensor] = {
             _hf_name(tensor.name): tensor
             for tensor in reader.tensors

@@ -24,7 +24,9 @@ class KVCacheSize(NamedTuple):
         return self.num_blocks * self.bytes_per_block
 
 
-def size_kv_cache(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, device: torch.device) -> KVCacheSize:
+def size_kv_cache(
+    config: EngineConfig, model: ModelConfig, dtype: torch.dtype, device: torch.device
+) -> KVCacheSize:
     """Turn `kv_cache_memory_bytes` or `gpu_memory_utilization` into a number of blocks.
 
     Call it once the weights are loaded: a share is taken of what is free then. Never more blocks than all

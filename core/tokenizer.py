@@ -7,34 +7,37 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from pageport.core.errors import ModelError
+from pageport.core.gguf_export import build_tokenizer
+from pageport.core.gguf_file import GgufFile
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """The fast tokenizer of a folder.
+    """The tokenizer of a model folder, or of a .gguf file.
 
     Truncation and padding that a folder may have switched on are switched off: the engine decides on lengths.
 
     Raises:
-        ModelError: the folder has no tokenizer that the `tokenizers` library can run.
+        ModelError: there is no tokenizer that the `tokenizers` library can run.
     """
     file = path / "tokenizer.json"
-    tokenizer = Tokenizer.from_file(str(file)) if file.is_file() else _converted(path)
+    if path.suffix == ".gguf":
+        tokenizer = build_tokenizer(GgufFile(path))
+    elif file.is_file():
+        tokenizer = Tokenizer.from_file(str(file))
+    else:
+        tokenizer = _converted(path)
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
 
 
-def _converted(path: Path) -> Tokenizer:
-    """Through transformers, for folders with only the files of a slow tokenizer, and for .gguf files."""
+def _converted(folder: Path) -> Tokenizer:
+    """Through transformers, for folders with only the files of a slow tokenizer."""
     from transformers import AutoTokenizer
 
     try:
-        if path.suffix == ".gguf":
-            loaded = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-        else:
-            loaded = AutoTokenizer.from_pretrained(path)
-        backend = loaded.backend_tokenizer
+        backend = AutoTokenizer.from_pretrained(folder).backend_tokenizer
     except (OSError, ValueError, AttributeError, ImportError) as error:
-        raise ModelError(f"tokenizer: none could be loaded from {path}: {error}") from error
+        raise ModelError(f"{folder} has no tokenizer.json, and nothing that could become one") from error
     assert isinstance(backend, Tokenizer)
     return backend

@@ -100,7 +100,7 @@ class LlamaForCausalLM:
     ) -> torch.Tensor:
         config, kernels = self.config, self._kernels
         tokens = x.shape[0]
-        q, k, v = weights.qkv(x).split([self._q_size, self._kv_size, self._kv_size], dim=-1)
+        q, k, v = torch.split(weights.qkv(x), [self._q_size, self._kv_size, self._kv_size], dim=-1)
         query = q.view(tokens, config.num_heads, config.head_dim)
         key = k.view(tokens, config.num_kv_heads, config.head_dim)
         value = v.view(tokens, config.num_kv_heads, config.head_dim)

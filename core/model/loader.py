@@ -83,7 +83,9 @@ class _Assembler:
             head = self._read("lm_head.weight", config.vocab_size, config.hidden_size)
         leftover = {name for name in self._unread if not name.endswith("rotary_emb.inv_freq")}
         if leftover:
-            raise ModelError(f"unexpected tensors: {', '.join(sorted(leftover)[:5])} ({len(leftover)} in all)")
+            raise ModelError(
+                f"unexpected tensors: {', '.join(sorted(leftover)[:5])} ({len(leftover)} in all)"
+            )
         return ModelWeights(embedding, layers, norm, Linear(head))
 
     def _layer(self, prefix: str) -> LayerWeights:
@@ -91,7 +93,11 @@ class _Assembler:
         hidden, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
         q_size, kv_size = config.num_heads * head_dim, config.num_kv_heads * head_dim
         attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
-        qkv = [(f"{attention}.q_proj", q_size), (f"{attention}.k_proj", kv_size), (f"{attention}.v_proj", kv_size)]
+        qkv = [
+            (f"{attention}.q_proj", q_size),
+            (f"{attention}.k_proj", kv_size),
+            (f"{attention}.v_proj", kv_size),
+        ]
         return LayerWeights(
             input_norm=self._read(f"{prefix}.input_layernorm.weight", hidden),
             qkv=self._merged(qkv, hidden, bias=config.qkv_bias),
@@ -117,5 +123,7 @@ class _Assembler:
         self._unread.remove(name)
         tensor = self._source.read(name)
         if tuple(tensor.shape) != shape:
-            raise ModelError(f"tensor {name} has shape {tuple(tensor.shape)}, the configuration wants {shape}")
+            raise ModelError(
+                f"tensor {name} has shape {tuple(tensor.shape)}, the configuration wants {shape}"
+            )
         return tensor.to(device=self._device, dtype=self._dtype)

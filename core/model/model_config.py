@@ -90,7 +90,9 @@ def parse_model_config(config: Mapping[str, Any], generation: Mapping[str, Any] 
         raise ModelError(f"config.json has no {error}") from error
 
 
-def _build(architecture: Architecture, config: Mapping[str, Any], generation: Mapping[str, Any]) -> ModelConfig:
+def _build(
+    architecture: Architecture, config: Mapping[str, Any], generation: Mapping[str, Any]
+) -> ModelConfig:
     num_heads = config["num_attention_heads"]
     head_dim = config.get("head_dim") or config["hidden_size"] // num_heads
     attention_bias = bool(config.get("attention_bias", False))
@@ -120,7 +122,9 @@ def _build(architecture: Architecture, config: Mapping[str, Any], generation: Ma
 def _layers(architecture: Architecture, config: Mapping[str, Any]) -> tuple[LayerConfig, ...]:
     count = config["num_hidden_layers"]
     window = config.get("sliding_window")
-    if architecture is Architecture.LLAMA or not config.get("use_sliding_window", architecture is Architecture.MISTRAL):
+    if architecture is Architecture.LLAMA or not config.get(
+        "use_sliding_window", architecture is Architecture.MISTRAL
+    ):
         window = None
     types = config.get("layer_types") or _default_layer_types(architecture, config, count)
     rotary = [True] * count

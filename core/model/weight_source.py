@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -27,14 +28,13 @@ class SafetensorsSource:
 
     def __init__(self, folder: Path) -> None:
         """Open every file. Raises ModelError where one is missing or damaged."""
-        self._files: list[Any] = []
+        self._stack = contextlib.ExitStack()
         self._homes: dict[str, Any] = {}
         for path in _safetensors_files(folder):
             try:
-                file = safe_open(path, framework="pt").__enter__()
+                file: Any = self._stack.enter_context(safe_open(path, framework="pt"))
             except (OSError, SafetensorError) as error:
                 raise ModelError(f"{path} cannot be read: {error}") from error
-            self._files.append(file)
             self._homes.update(dict.fromkeys(file.keys(), file))
 
     def __enter__(self) -> Self:
@@ -43,8 +43,7 @@ class SafetensorsSource:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for file in self._files:
-            file.__exit__(kind, error, trace)
+        self._stack.close()
 
     def names(self) -> Iterable[str]:
         return self._homes

@@ -13,7 +13,6 @@ import torch
 from pageport.core.sampling.weights import ONE
 from pageport.core.sampling_params import SamplingParams
 
-
 _ROUNDING = 1e-9  # more than float64 can lose in a share of a sum of weights
 _FLOOR_ROUNDS = 6
 

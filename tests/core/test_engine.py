@@ -29,7 +29,12 @@ Prompt = tuple[int, ...]
 
 
 def make_engine(model: Path, **arguments: Any) -> Engine:
-    defaults = {"model": model, "dtype": "float32", "block_size": 4, "kv_cache_memory_bytes": 200 * BLOCK_BYTES}
+    defaults = {
+        "model": model,
+        "dtype": "float32",
+        "block_size": 4,
+        "kv_cache_memory_bytes": 200 * BLOCK_BYTES,
+    }
     return Engine(parse_engine_config({**defaults, **arguments}))
 
 
@@ -147,7 +152,9 @@ def test_n_sequences_hold_the_prompt_blocks_once(tiny_model: Path) -> None:
 
 
 def test_n_under_preemption_ends_complete(tiny_model: Path) -> None:
-    roomy = run(make_engine(tiny_model), *[(p, SamplingParams(n=3, seed=1, max_tokens=20)) for p in random_prompts(3)])
+    roomy = run(
+        make_engine(tiny_model), *[(p, SamplingParams(n=3, seed=1, max_tokens=20)) for p in random_prompts(3)]
+    )
     tight = make_engine(tiny_model, kv_cache_memory_bytes=26 * BLOCK_BYTES, watermark=0.0)
     outputs = run(tight, *[(p, SamplingParams(n=3, seed=1, max_tokens=20)) for p in random_prompts(3)])
     assert tight.stats().num_preemptions > 0
@@ -187,13 +194,15 @@ def test_stop_token_ids(engine: Engine) -> None:
     free = answer(engine, (1, 2, 3), temperature=0.0, max_tokens=12, ignore_eos=True)
     stop = free.token_ids[5]
     first = free.token_ids.index(stop)
-    output = answer(engine, (1, 2, 3), temperature=0.0, max_tokens=12, stop_token_ids=(stop,), ignore_eos=True)
+    output = answer(
+        engine, (1, 2, 3), temperature=0.0, max_tokens=12, stop_token_ids=(stop,), ignore_eos=True
+    )
     assert output.token_ids == free.token_ids[: first + 1]
     assert output.finish_reason is FinishReason.STOP and output.stop_reason == stop
 
 
 def test_stop_strings_across_tokens(engine: Engine) -> None:
-    letters = {token: 50.0 for token in range(65, 91)}  # keep to one-character tokens that decode to text
+    letters = dict.fromkeys(range(65, 91), 50.0)  # keep to one-character tokens that decode to text
     free = answer(engine, (1, 2, 3), temperature=0.0, max_tokens=20, logit_bias=letters)
     stop = free.text[4:7]
     output = answer(engine, (1, 2, 3), temperature=0.0, max_tokens=20, logit_bias=letters, stop=(stop,))
@@ -207,13 +216,13 @@ def test_stop_strings_across_tokens(engine: Engine) -> None:
 
 
 def test_text_is_the_decoded_tokens(engine: Engine, tiny_model: Path) -> None:
-    letters = {token: 50.0 for token in range(65, 91)}
+    letters = dict.fromkeys(range(65, 91), 50.0)
     output = answer(engine, (1, 2, 3), temperature=1.0, seed=3, max_tokens=20, logit_bias=letters)
     assert output.text == load_tokenizer(tiny_model).decode(output.token_ids)
 
 
 def test_bad_words(engine: Engine) -> None:
-    letters = {token: 50.0 for token in range(65, 91)}
+    letters = dict.fromkeys(range(65, 91), 50.0)
     free = answer(engine, (1, 2, 3), temperature=0.0, max_tokens=20, logit_bias=letters).text
     word = free[3:5]
     output = answer(engine, (1, 2, 3), temperature=0.0, max_tokens=20, logit_bias=letters, bad_words=(word,))
@@ -330,7 +339,7 @@ def test_refuses_what_can_never_be_served(
 def test_a_prompt_larger_than_all_blocks_is_refused_with_the_capacity(tiny_model: Path) -> None:
     engine = make_engine(tiny_model, kv_cache_memory_bytes=5 * BLOCK_BYTES)
     assert engine.info.max_model_len == 20
-    with pytest.raises(InvalidRequestError, match="has 40 tokens; at most 19 fit .* KV cache of 20 tokens"):
+    with pytest.raises(InvalidRequestError, match=r"has 40 tokens; at most 19 fit .* KV cache of 20 tokens"):
         engine.add_request(EngineRequest("a", (1,) * 40, SamplingParams(), time.monotonic()))
 
 

@@ -190,7 +190,9 @@ async def test_kill_under_load_fails_requests_at_once_and_service_resumes(tiny_m
         await client.close()
 
 
-async def test_a_wrong_configuration_fails_the_start_with_its_reason(tiny_model: Path, tmp_path: Path) -> None:
+async def test_a_wrong_configuration_fails_the_start_with_its_reason(
+    tiny_model: Path, tmp_path: Path
+) -> None:
     wrong: list[tuple[dict[str, Any], type[PageportError], str]] = [
         ({"max_model_len": 1000}, ConfigError, "max_model_len: 1000 is more than the model's 96"),
         ({"kv_cache_memory_bytes": 1}, ConfigError, "kv_cache_memory_bytes: 1 bytes do not hold one block"),

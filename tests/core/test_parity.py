@@ -54,7 +54,11 @@ def expected(demo_model: Path, prompts: list[list[int]]) -> list[list[int]]:
     for prompt in prompts:
         ids = torch.tensor([prompt])
         whole = model.generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=NUM_TOKENS, do_sample=False, pad_token_id=2
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=NUM_TOKENS,
+            do_sample=False,
+            pad_token_id=2,
         )
         answers.append(whole[0, len(prompt) :].tolist())
     return answers
@@ -63,7 +67,13 @@ def expected(demo_model: Path, prompts: list[list[int]]) -> list[list[int]]:
 def make_engine(model: Path, **arguments: object) -> Engine:
     return Engine(
         parse_engine_config(
-            {"model": model, "dtype": "float32", "max_model_len": 512, "kv_cache_memory_bytes": 1 << 30, **arguments}
+            {
+                "model": model,
+                "dtype": "float32",
+                "max_model_len": 512,
+                "kv_cache_memory_bytes": 1 << 30,
+                **arguments,
+            }
         )
     )
 

@@ -74,7 +74,17 @@ def test_stops_where_a_stop_string_first_completes(text: str, stops: list[str], 
 
 def test_text_that_may_begin_a_stop_string_is_held_back_until_it_does_not() -> None:
     stream = TextStream(TOKENIZER, PROMPT, stop=["ABC"])
-    assert [delta.text for delta in push_all(stream, "xABxABABC")] == ["x", "", "", "ABx", "", "", "AB", "", ""]
+    assert [delta.text for delta in push_all(stream, "xABxABABC")] == [
+        "x",
+        "",
+        "",
+        "ABx",
+        "",
+        "",
+        "AB",
+        "",
+        "",
+    ]
 
 
 def test_min_tokens_lets_a_stop_string_pass() -> None:
