@@ -17,7 +17,7 @@ import torch
 from numba import carray, cfunc, njit
 
 from pageport.kernels.batch import RaggedBatch
-from pageport.kernels.cpu.row_groups import ROWS, add_rows, prefetch_row, score_rows
+from pageport.kernels.cpu.row_groups import ROWS, add_rows, prefetch_rows, score_rows
 from pageport.kernels.cpu.scalars import (
     ANY_LENGTH,
     ELEMENTS,
@@ -145,7 +145,8 @@ class DecodeAttention:
 def _softmax_tile(row: Any, count: Any, scale: Any, soft_cap: Any, top: Any) -> Any:
     """Turn dot products [TILE], of which `count` are real, into weights 2**(logit - maximum).
 
-    `top` is the maximum so far. Returns the new maximum and the sum of the weights.
+    `top` is the maximum so far. Weights past `count` are next to nothing (`exp2` of -inf). Returns the new
+    maximum and the sum of the weights.
     """
     if soft_cap > 0:
         for t in range(TILE):
@@ -159,8 +160,6 @@ def _softmax_tile(row: Any, count: Any, scale: Any, soft_cap: Any, top: Any) -> 
         top = max(top, row[t])
     for t in range(TILE):
         row[t] = exp2(row[t] - top)
-    for t in range(count, TILE):
-        row[t] = 0
     total = np.float32(0)
     for t in range(TILE):
         total += row[t]
@@ -171,7 +170,7 @@ def _softmax_tile(row: Any, count: Any, scale: Any, soft_cap: Any, top: Any) -> 
 def _locate_rows(a: Any, table: Any, start: Any, count: Any, rows: Any) -> None:
     """Addresses of the keys of `count` tokens from `start` on, then a tile's worth of repeats.
 
-    The repeats fill up the last group of `ROWS`, with weight zero, and give the last tile's prefetch
+    The repeats fill up the last group of `ROWS`, with next to no weight, and give the last tile's prefetch
     something to ask for.
     """
     block = start // a.block_size
@@ -207,14 +206,74 @@ def _merge(partials: Any, first: Any, last: Any, sums: Any, output: Any) -> None
             output[g, d] = narrow(sums[d] / total, output[g, d])
 
 
+@njit(fastmath=FAST_MATH, error_model="numpy", inline="always")
+def _attend_tile(
+    a: Any,
+    queries: Any,
+    rows: Any,
+    head: Any,
+    scores: Any,
+    partial: Any,
+    place: Any,
+    dim: Any,
+    group: Any,
+    bfloat16: Any,
+) -> None:
+    """One step of the online softmax: a tile of tokens for the query heads of one KV head.
+
+    `rows` holds the tile's key addresses and the next tile's. `partial` holds maxima, sums of weights and
+    weighted sums of values. `place` is (tokens in the tile, first KV head of the task, KV heads of the task):
+    together, the task's heads ask for the next tile's rows while they work on this one's.
+    """
+    count, first_head, heads = place
+    row_bytes = dim * (2 if bfloat16 else 4)
+    tops, totals, sums = partial[:group], partial[group : 2 * group], partial[2 * group :]
+    scores_at, rows_at = scores.ctypes.data, rows.ctypes.data
+    before = (head - first_head) * (-(-count // ROWS) * ROWS)
+    for t in range(0, count, ROWS):
+        ahead = before + t
+        soon = rows[TILE + ahead // heads] + (first_head + ahead % heads) * row_bytes
+        prefetch_rows(soon, dim, bfloat16)
+        prefetch_rows(soon + a.value_offset, dim, bfloat16)
+        score_rows(
+            queries.ctypes.data,
+            rows_at + t * 8,
+            head * row_bytes,
+            scores_at + t * 4,
+            TILE,
+            dim,
+            group,
+            bfloat16,
+        )
+    for g in range(group):
+        top, total = _softmax_tile(scores[g], count, a.scale, a.soft_cap, tops[g])
+        shrink = exp2(tops[g] - top)
+        totals[g] = totals[g] * shrink + total
+        tops[g] = top
+        for d in range(dim):
+            sums[g * dim + d] *= shrink
+    value_at = head * row_bytes + a.value_offset
+    for t in range(0, count, ROWS):
+        add_rows(sums.ctypes.data, rows_at + t * 8, value_at, scores_at + t * 4, TILE, dim, group, bfloat16)
+
+
+@njit(error_model="numpy", inline="always")
+def _find_work(a: Any, task: Any) -> Any:
+    """What a task number stands for: sequence, its oldest visible token and length, partition, slice."""
+    slice_ = task % a.num_slices
+    part = task // a.num_slices % a.max_partitions
+    seq = task // a.num_slices // a.max_partitions
+    length = carray(pointer_at(a.seq_lens), ANY_LENGTH, np.int32)[seq]
+    oldest = max(0, length - a.window) if a.window > 0 else 0
+    return seq, oldest, length, part, slice_
+
+
 @cache
 def _decode_worker(dim: int, group: int, dtype: torch.dtype) -> Worker:
     """Compile, or load from the cache on disk, the worker for one head size and group of query heads."""
     element = ELEMENTS[dtype]
-    size = dtype.itemsize
     bfloat16 = int(dtype == torch.bfloat16)
-    row_bytes = dim * size
-    group_bytes = ROWS * row_bytes
+    group_bytes = group * dim * dtype.itemsize
     partial_size = group * (dim + 2)
 
     @cfunc(worker_signature(DecodeArguments), cache=True, fastmath=FAST_MATH, error_model="numpy")
@@ -225,85 +284,39 @@ def _decode_worker(dim: int, group: int, dtype: torch.dtype) -> Worker:
         scores = np.empty((group, TILE), np.float32)
         merged = np.empty(dim, np.float32)
         rows = np.empty(PARTITION + TILE, np.int64)
-        seq_lens = carray(pointer_at(a.seq_lens), ANY_LENGTH, np.int32)
-        partials = carray(
-            pointer_at(a.partials), (a.num_seqs, a.num_kv_heads, a.max_partitions, partial_size), np.float32
-        )
+        shape = (a.num_seqs, a.num_kv_heads, a.max_partitions, partial_size)
+        partials = carray(pointer_at(a.partials), shape, np.float32)
         while True:
             task = draw_task(arguments)
             if task >= a.num_tasks:
                 break
-            slice_ = task % a.num_slices
-            part = task // a.num_slices % a.max_partitions
-            seq = task // a.num_slices // a.max_partitions
-            length = seq_lens[seq]
-            oldest = max(0, length - a.window) if a.window > 0 else 0
-            start = max(part * PARTITION, oldest)
-            end = min(part * PARTITION + PARTITION, length)
+            seq, oldest, length, part, slice_ = _find_work(a, task)
+            start, end = max(part * PARTITION, oldest), min(part * PARTITION + PARTITION, length)
             if start >= end:
                 continue
+            table = carray(pointer_at(a.tables + seq * a.table_stride), ANY_LENGTH, np.int32)
+            _locate_rows(a, table, start, end - start, rows)
             first_head = slice_ * a.slice_heads
             heads = min(a.slice_heads, a.num_kv_heads - first_head)
             for head in range(first_head, first_head + heads):
                 partials[seq, head, part, :group] = NEGATIVE_INFINITY
                 partials[seq, head, part, group:] = 0
-            table = carray(pointer_at(a.tables + seq * a.table_stride), ANY_LENGTH, np.int32)
-            _locate_rows(a, table, start, end - start, rows)
             for tile in range(0, end - start, TILE):
-                count = min(TILE, end - start - tile)
-                ahead = tile + TILE
-                unit = 0
-                for h in range(heads):
-                    head = first_head + h
-                    source = a.query + seq * a.query_stride + head * (group * row_bytes)
+                place = (min(TILE, end - start - tile), first_head, heads)
+                for head in range(first_head, first_head + heads):
+                    source = a.query + seq * a.query_stride + head * group_bytes
                     query = carray(pointer_at(source), (group, dim), element)
                     for g in range(group):
                         for d in range(dim):
                             queries[g, d] = widen(query[g, d])
-                    out = partials[seq, head, part]
-                    tops = out[:group]
-                    totals = out[group : 2 * group]
-                    sums = out[2 * group :]
-                    for t in range(0, count, ROWS):
-                        soon = rows[ahead + unit // heads] + (first_head + unit % heads) * row_bytes
-                        prefetch_row(soon, group_bytes)
-                        prefetch_row(soon + a.value_offset, group_bytes)
-                        unit += ROWS
-                        score_rows(
-                            queries.ctypes.data,
-                            rows.ctypes.data + (tile + t) * 8,
-                            head * row_bytes,
-                            scores.ctypes.data + t * 4,
-                            TILE,
-                            dim,
-                            group,
-                            bfloat16,
-                        )
-                    for g in range(group):
-                        top, total = _softmax_tile(scores[g], count, a.scale, a.soft_cap, tops[g])
-                        shrink = exp2(tops[g] - top)
-                        totals[g] = totals[g] * shrink + total
-                        tops[g] = top
-                        for d in range(dim):
-                            sums[g * dim + d] *= shrink
-                    for t in range(0, count, ROWS):
-                        add_rows(
-                            sums.ctypes.data,
-                            rows.ctypes.data + (tile + t) * 8,
-                            head * row_bytes + a.value_offset,
-                            scores.ctypes.data + t * 4,
-                            TILE,
-                            dim,
-                            group,
-                            bfloat16,
-                        )
-            first_part = oldest // PARTITION
-            last_part = (length - 1) // PARTITION + 1
-            done = a.finished + (seq * a.num_slices + slice_) * 8
-            if fetch_and_add(done, 1) + 1 == last_part - first_part:
-                fetch_and_add(done, first_part - last_part)
+                    partial = partials[seq, head, part]
+                    _attend_tile(a, queries, rows[tile:], head, scores, partial, place, dim, group, bfloat16)
+            first_part, last_part = oldest // PARTITION, (length - 1) // PARTITION + 1
+            finished = a.finished + (seq * a.num_slices + slice_) * 8
+            if fetch_and_add(finished, 1) + 1 == last_part - first_part:
+                fetch_and_add(finished, first_part - last_part)
                 for head in range(first_head, first_head + heads):
-                    target = a.output + (seq * a.num_kv_heads + head) * (group * row_bytes)
+                    target = a.output + (seq * a.num_kv_heads + head) * group_bytes
                     output = carray(pointer_at(target), (group, dim), element)
                     _merge(partials[seq, head], first_part, last_part, merged, output)
 

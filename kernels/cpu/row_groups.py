@@ -156,19 +156,20 @@ def add_rows(
 
 
 @intrinsic(prefer_literal=True)
-def prefetch_row(typing_context: Any, row: Any, size: Any) -> Any:
-    """Ask for the cache lines of the row of `size` bytes (a compile-time constant) at an address."""
+def prefetch_rows(typing_context: Any, address: Any, dim: Any, bfloat16: Any) -> Any:
+    """Ask for the cache lines of as many bytes as four rows have (`dim` and `bfloat16`: constants)."""
+    size = ROWS * dim.literal_value * (2 if bfloat16.literal_value else 4)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         byte_pointer = ir.IntType(8).as_pointer()
         shape = ir.FunctionType(ir.VoidType(), [byte_pointer, INT32, INT32, INT32])
         function = cgutils.get_or_insert_function(builder.module, shape, "llvm.prefetch.p0")
-        for offset in range(0, size.literal_value, CACHE_LINE):
-            address = builder.inttoptr(builder.add(arguments[0], INT64(offset)), byte_pointer)
-            builder.call(function, [address, INT32(0), INT32(2), INT32(1)])
+        for offset in range(0, size, CACHE_LINE):
+            line = builder.inttoptr(builder.add(arguments[0], INT64(offset)), byte_pointer)
+            builder.call(function, [line, INT32(0), INT32(2), INT32(1)])  # to read, into L2, data
         return context.get_dummy_value()
 
-    return types.void(types.int64, size), generate
+    return types.void(types.int64, dim, bfloat16), generate
 
 
 def _row_addresses(builder: Any, table: Any, offset: Any) -> list[Any]:

@@ -55,7 +55,16 @@ def test_any_batch_equals_the_reference(
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.float16], ids=str)
 @pytest.mark.parametrize("block_size", [8, 16, 32])
 def test_block_and_partition_borders(case_of, cpu_kernels, reference, assert_agree, block_size, dtype):
-    totals = [1, block_size - 1, block_size, block_size + 1, PARTITION - 1, PARTITION, PARTITION + 1]
+    totals = [
+        1,
+        block_size - 1,
+        block_size,
+        block_size + 1,
+        PARTITION - 1,
+        PARTITION,
+        PARTITION + 1,
+        4 * PARTITION + 2,
+    ]
     lengths = [(1, total) for total in totals] + [(min(5, total), total) for total in totals]
     case = case_of((9, 3, 64), lengths, block_size=block_size, dtype=dtype)
     compare(case, cpu_kernels, reference, assert_agree)
