@@ -35,8 +35,9 @@ def integer_weights(logits: torch.Tensor, peaks: torch.Tensor, temperatures: tor
 def draw(cumulative: torch.Tensor, totals: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
     """Invert the cumulative distribution: the first position whose cumulative weight passes `u * total`.
 
-    The target is at most `total - 1`, so the position is never past the last positive weight, and a
-    position of zero weight is never the first to pass anything.
+    A position of zero weight is never the first to pass anything. Nor is the last positive weight ever
+    overshot: a uniform is at most 1 - 2**-53, so `u * total` is at least half a unit of the last place of
+    float64 below the total, which no rounding makes up for.
 
     Args:
         cumulative: int64 [N, C], inclusive running sums of the weights.
@@ -45,5 +46,5 @@ def draw(cumulative: torch.Tensor, totals: torch.Tensor, uniforms: torch.Tensor)
 
     Returns: int64 [N], positions below C.
     """
-    targets = torch.minimum((uniforms * totals).to(torch.int64), totals - 1)
+    targets = (uniforms * totals).to(torch.int64)
     return torch.searchsorted(cumulative, targets[:, None], right=True)[:, 0]

@@ -73,3 +73,9 @@ def test_an_impossible_prompt_token_has_minus_infinity_and_never_nan() -> None:
     assert first == ([1, 0], [-np.inf, pytest.approx(np.log(0.5))], [3, 1])
     assert second.logprobs[0] == -np.inf
     assert second.token_ids == [0, 1]
+
+
+def test_of_many_equal_tokens_the_lowest_ids_are_reported() -> None:
+    (position,) = Sampler(500, torch.device("cpu")).prompt_logprobs(torch.zeros(1, 500), [400], 3)
+    assert position.token_ids == [400, 0, 1, 2]
+    assert position.ranks == [401, 1, 2, 3]
