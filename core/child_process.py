@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import platformdirs
 import psutil
 
 from pageport.core.config import EngineConfig
@@ -31,15 +30,10 @@ def start_engine_process(config: EngineConfig, channel: socket.socket) -> subpro
 
 
 def thread_environment(config: EngineConfig) -> dict[str, str]:
-    """OpenMP and Numba read these once, when they are loaded: too early for a running process to set."""
-    threads = str(config.num_threads or len(psutil.Process().cpu_affinity()))
-    cache = Path(platformdirs.user_cache_dir("pageport")) / "numba"
+    """OpenMP reads these once, when torch loads it: too early for a running process to set."""
     return {
-        "OMP_NUM_THREADS": threads,
+        "OMP_NUM_THREADS": str(config.num_threads or len(psutil.Process().cpu_affinity())),
         "OMP_WAIT_POLICY": config.omp_wait_policy.upper(),
-        "NUMBA_NUM_THREADS": threads,
-        "NUMBA_THREADING_LAYER": "omp",
-        "NUMBA_CACHE_DIR": os.environ.get("NUMBA_CACHE_DIR", str(cache)),
         "TOKENIZERS_PARALLELISM": "false",
     }
 
