@@ -31,7 +31,9 @@ class CacheGauges:
     """Three gauges at Triton's `/metrics`: bytes allocated, bytes in use, requests in the batch."""
 
     def __init__(self, model_name: str) -> None:
-        self._reserved = self._gauge("before_kv_bytes_reserved", "Bytes of the transformers cache", model_name)
+        self._reserved = self._gauge(
+            "before_kv_bytes_reserved", "Bytes of the transformers cache", model_name
+        )
         self._used = self._gauge("before_kv_bytes_used", "Bytes of it that running requests need", model_name)
         self._running = self._gauge("before_num_running", "Requests in the batch", model_name)
 
@@ -96,7 +98,9 @@ class TritonPythonModel:
         questions = [self._read(request) for request in requests]
         answers = self._generate(questions)
         return [
-            self._respond(tokens, batched=pb_utils.get_input_tensor_by_name(r, "text_input").as_numpy().ndim > 1)
+            self._respond(
+                tokens, batched=pb_utils.get_input_tensor_by_name(r, "text_input").as_numpy().ndim > 1
+            )
             for r, tokens in zip(requests, answers, strict=True)
         ]
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 
@@ -18,12 +20,14 @@ class Difference:
     """Where two greedy answers to one prompt first differ.
 
     Attributes:
+        dtype: what both sides computed in.
         request: index of the prompt.
         position: index of the token in the answer, from 0.
         before_token, after_token: the two choices; None: that answer had ended.
         logits: by what computed them ("bfloat16", "float32"), the logits of the two choices.
     """
 
+    dtype: str
     request: int
     position: int
     before_token: int | None
@@ -66,7 +70,7 @@ def compare(dtype: str, before: Sequence[Sequence[int]], after: Sequence[Sequenc
             tokens_equal += len(left)
             continue
         tokens_equal += position
-        differences.append(Difference(index, position, _at(left, position), _at(right, position)))
+        differences.append(Difference(dtype, index, position, _at(left, position), _at(right, position)))
     return Parity(
         dtype=dtype,
         compared=len(before),
@@ -96,7 +100,7 @@ def judge_difference(
     for name, judge in judges.items():
         row = judge.logits(context)
         logits[name] = (float(row[left]), float(row[right]))
-    return Difference(difference.request, difference.position, left, right, logits)
+    return dataclasses.replace(difference, logits=logits)
 
 
 class TransformersJudge:
@@ -107,7 +111,7 @@ class TransformersJudge:
         dtype: a torch name, such as "float32".
     """
 
-    def __init__(self, folder: str, dtype: str) -> None:
+    def __init__(self, folder: Path, dtype: str) -> None:
         import torch
         from transformers import AutoModelForCausalLM
 

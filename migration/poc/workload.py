@@ -28,10 +28,12 @@ class LoadRequest:
     """One request of the load.
 
     Attributes:
+        index: its place in the load.
         prompt_tokens: length of `prompt` as the model's tokenizer counts it.
         output_tokens: exact length of the answer.
     """
 
+    index: int
     prompt: str
     prompt_tokens: int
     output_tokens: int
@@ -96,5 +98,5 @@ def build_load(
     for prompt_length, output_length in zip(prompt_lengths, output_lengths, strict=True):
         prompt = make_prompt(prompt_length, tokenizer, rng)
         real_length = len(tokenizer.encode(prompt, add_special_tokens=False).ids)
-        load.append(LoadRequest(prompt, real_length, output_length))
+        load.append(LoadRequest(len(load), prompt, real_length, output_length))
     return load
