@@ -18,9 +18,6 @@ from pageport.core import PageportError, resolve_model
 if TYPE_CHECKING:
     from pageport.migration.poc.run import Plan
 
-# Enough for 16 answers of the load at once; small, so that it shows how little memory is needed.
-_KV_CACHE_BYTES = 256 * 2**20
-
 
 @click.command()
 @click.option("--model", default="demo", show_default=True, help="a Hugging Face model folder, or 'demo'")
@@ -76,7 +73,7 @@ def _write_repository(repository: Path, plan: Plan) -> None:
     for entry in plan.before_entries():
         write_before_entry(repository, entry, plan.model)
     for name, dtype in plan.after_entries().items():
-        engine = {"dtype": dtype, "device": "cpu", "kv_cache_memory_bytes": _KV_CACHE_BYTES}
+        engine = {"dtype": dtype, "device": "cpu", "kv_cache_memory_bytes": plan.kv_cache_bytes}
         write_entry(repository, name, str(plan.model), ContractName.VLLM, engine=engine)
 
 

@@ -6,18 +6,19 @@ request, and the cache that `generate` fills is measured at each step and publis
 
 Parameters of config.pbtxt: `huggingface_model` (a folder), `dtype` (a torch name).
 Without dynamic batching `execute` gets one request at a time; with it, a left-padded static batch.
+
+torch and transformers are imported where the model is initialised: Triton first runs the file once more, to ask
+whether it completes its own config, and would pay for the imports twice.
 """
 
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 import triton_python_backend_utils as pb_utils
-from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
-from transformers.generation import StoppingCriteria, StoppingCriteriaList
 
 
 class Question(NamedTuple):
@@ -50,8 +51,8 @@ class CacheGauges:
             metric.set(float(value))
 
 
-class CacheProbe(StoppingCriteria):  # type: ignore[misc]
-    """Looks at the real cache after each step; never stops anything.
+class CacheProbe:
+    """A stopping criterion that looks at the real cache after each step and never stops anything.
 
     A slot counts as used while it holds a token of a request that still generates: padding, and the rows
     of requests that are done while their batch goes on, are allocated but of no use to anybody.
@@ -66,7 +67,7 @@ class CacheProbe(StoppingCriteria):  # type: ignore[misc]
         self._gauges = gauges
         self._step = 0
 
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+    def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
         layers = self._cache.layers
         reserved = sum(layer.keys.nbytes + layer.values.nbytes for layer in layers)
         batch, _, padded_length, _ = layers[0].keys.shape  # [batch, kv_heads, slots, head_dim]
@@ -77,19 +78,24 @@ class CacheProbe(StoppingCriteria):  # type: ignore[misc]
         )
         self._step += 1
         self._gauges.set(reserved, in_use * reserved / (batch * padded_length), len(self._prompt_lengths))
-        return torch.zeros(input_ids.shape[0], dtype=torch.bool)
+        return input_ids.new_zeros(input_ids.shape[0], dtype=bool)
 
 
 class TritonPythonModel:
     """The entry that Triton loads."""
 
     def initialize(self, args: dict[str, str]) -> None:
+        import torch
+        import transformers
+
         config = json.loads(args["model_config"])
         parameters = {name: value["string_value"] for name, value in config["parameters"].items()}
         folder = parameters["huggingface_model"]
-        self._tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
-        self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, parameters["dtype"]))
-        self._model.eval()
+        self._tokenizer = transformers.AutoTokenizer.from_pretrained(folder, padding_side="left")
+        self._model = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, dtype=getattr(torch, parameters["dtype"])
+        ).eval()
+        self._new_cache = partial(transformers.DynamicCache, config=self._model.config)
         # Answers have an exact length here, so that both sides do the same work: nothing ends early.
         self._model.generation_config.eos_token_id = None
         self._gauges = CacheGauges(args["model_name"])
@@ -120,19 +126,18 @@ class TritonPythonModel:
             ]
         )
 
-    @torch.inference_mode()
     def _generate(self, questions: list[Question]) -> list[list[int]]:
         """Answer a batch greedily; the shorter answers wait for the longest."""
         inputs = self._tokenizer([q.text for q in questions], padding=True, return_tensors="pt")
         limits = [q.max_tokens for q in questions]
-        cache = DynamicCache(config=self._model.config)
+        cache = self._new_cache()
         probe = CacheProbe(cache, inputs["attention_mask"].sum(dim=1).tolist(), limits, self._gauges)
         output = self._model.generate(
             **inputs,
             past_key_values=cache,
             do_sample=False,
             max_new_tokens=max(limits),
-            stopping_criteria=StoppingCriteriaList([probe]),
+            stopping_criteria=[probe],
         )
         self._gauges.set(0.0, 0.0, 0)
         start = inputs["input_ids"].shape[1]

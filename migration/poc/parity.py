@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -89,7 +89,7 @@ def judge_difference(
     difference: Difference,
     prompt: Sequence[int],
     before: Sequence[int],
-    judges: dict[str, Judge],
+    judges: Mapping[str, Judge],
 ) -> Difference:
     """Add both candidates' logits, as each judge gives them after the part that both answers share."""
     left, right = difference.before_token, difference.after_token
@@ -114,7 +114,9 @@ class TransformersJudge:
     def __init__(self, folder: Path, dtype: str) -> None:
         import torch
         from transformers import AutoModelForCausalLM
+        from transformers.utils import logging
 
+        logging.disable_progress_bar()  # it would tear our own lines apart
         self._torch = torch
         self._model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
 

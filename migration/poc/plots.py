@@ -17,7 +17,7 @@ from pageport.migration.poc.measure import Measurement
 # One colour a variant; dark enough on white and light enough on a dark page.
 COLOURS = ("#8a94a6", "#d08a3c", "#2f9e8f")
 _INK = "#7d8796"
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: small, sharp, in the page's own font
     "svg.hashsalt": "pageport",
     "font.family": "sans-serif",
@@ -88,7 +88,8 @@ def kv_over_time(measurements: Sequence[Measurement]) -> str:
             axes.set_title(measurement.variant.title, fontsize=10, color=_INK)
             axes.set_xlabel("seconds")
             axes.set_xlim(left=0)
-            axes.set_ylim(bottom=0)
+        peak = max(measurement.kv.peak_reserved for measurement in measurements) / 2**20
+        panels[0].set_ylim(0, peak * 1.05 or 1.0)
         panels[0].set_ylabel("MiB of KV cache")
 
     return _svg(draw, 7.4, 2.7)
@@ -96,13 +97,13 @@ def kv_over_time(measurements: Sequence[Measurement]) -> str:
 
 def memory_blocks(measurements: Sequence[Measurement]) -> str:
     """The KV memory of each variant at its fullest moment: a square is a mebibyte, full where it holds tokens."""
+    fullest = [max(m.kv.samples, key=lambda s: s.reserved, default=None) for m in measurements]
+    most = max((math.ceil(s.reserved / 2**20) for s in fullest if s), default=1)
+    columns = max(8, math.ceil(math.sqrt(2 * most)))
+    rows = max(1, math.ceil(most / columns))
 
     def draw(figure: Figure) -> None:
         panels = figure.subplots(1, len(measurements))
-        fullest = [max(m.kv.samples, key=lambda s: s.reserved, default=None) for m in measurements]
-        most = max((math.ceil(s.reserved / 2**20) for s in fullest if s), default=1)
-        columns = max(8, math.ceil(math.sqrt(most)))
-        rows = math.ceil(most / columns)
         for axes, measurement, sample, colour in zip(panels, measurements, fullest, COLOURS, strict=False):
             _squares(axes, sample, columns, colour)
             axes.set_xlim(-0.3, columns + 0.3)
@@ -111,7 +112,7 @@ def memory_blocks(measurements: Sequence[Measurement]) -> str:
             axes.axis("off")
             axes.set_title(measurement.variant.title, fontsize=10, color=_INK)
 
-    return _svg(draw, 7.4, 3.0)
+    return _svg(draw, 7.4, 0.5 + 2.3 * rows / columns)
 
 
 def _squares(axes: Any, sample: Any, columns: int, colour: str) -> None:

@@ -36,7 +36,13 @@ class Progress:
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("tokens"),
             TimeElapsedColumn(),
         )  # fmt: skip
-        with RichProgress(*columns, console=self._console, refresh_per_second=2, transient=True) as bar:
+        with RichProgress(
+            *columns,
+            console=self._console,
+            refresh_per_second=2,
+            transient=True,
+            disable=not self._console.is_terminal,
+        ) as bar:
             task = bar.add_task(title, total=total)
             yield lambda tokens: bar.advance(task, tokens)
         self._done(f"{title}: {total:,} tokens", start)

@@ -38,6 +38,7 @@ def render_html(outcome: Outcome) -> str:
     single, batched, after = data["rows"]
     return environment.from_string(template).render(
         **data,
+        kv_pool_bytes=outcome.plan.kv_cache_bytes,
         single=single,
         batched=batched,
         after=after,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import dataclass
 from importlib.resources import files
@@ -45,7 +46,7 @@ def write_before_entry(repository: Path, entry: BeforeEntry, model: Path) -> Non
             name=entry.name,
             max_batch_size=entry.max_batch_size,
             dtype=entry.dtype,
-            model=str(model.resolve()),
+            model=json.dumps(str(model.resolve())),
         )
     )
     (repository / entry.name / "config.pbtxt").write_text(config, "utf-8")

@@ -42,6 +42,7 @@ class Plan:
         before_budget_s: seconds that the slowest variant may take for the load.
         parity_requests, parity_tokens: float32 answers to compare, and their length.
         judged_differences: differences, at most, for which both logits are computed.
+        kv_cache_bytes: Pageport's pool; enough for the load's 16 streams, and little enough for any machine.
     """
 
     model: Path
@@ -49,10 +50,11 @@ class Plan:
     requests: int = 48
     concurrency: int = 16
     seed: int = 1234
-    before_budget_s: float = 130.0
+    before_budget_s: float = 110.0
     parity_requests: int = 8
     parity_tokens: int = 32
     judged_differences: int = 12
+    kv_cache_bytes: int = 256 * 2**20
 
     def before_entries(self) -> list[BeforeEntry]:
         return [
@@ -146,7 +148,7 @@ class _Run:
     async def _measure_batched(self) -> Measurement:
         variant = Variant(
             BATCHED,
-            f"transformers, static batches of {STATIC_BATCH}",
+            f"transformers, batches of {STATIC_BATCH}",
             ask_before(self._client, BATCHED, batched=True),
             read_before,
         )

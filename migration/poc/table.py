@@ -6,10 +6,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from pageport.migration.poc.formatting import bytes_text, milliseconds, percent
+from pageport.migration.poc.formatting import NOTHING, bytes_text, milliseconds, percent
 from pageport.migration.poc.measure import Measurement
 from pageport.migration.poc.parity import Parity
 from pageport.migration.poc.run import Outcome
+from pageport.migration.poc.statistics import Percentiles
 
 
 def print_outcome(outcome: Outcome, console: Console) -> None:
@@ -35,6 +36,7 @@ def parity_line(parity: Parity) -> str:
 
 
 def _table(outcome: Outcome) -> Table:
+    """A column for each variant: this way it fits into 80 characters."""
     tokens = sum(request.output_tokens for request in outcome.load)
     table = Table(
         box=box.SIMPLE_HEAD,
@@ -42,31 +44,30 @@ def _table(outcome: Outcome) -> Table:
         f"{outcome.plan.dtype}",
     )
     table.add_column("")
-    for header in (
-        "output\ntok/s", "TTFT p50\nms", "TTFT p95\nms", "ITL p50\nms", "ITL p95\nms",
-        "requests\nat once", "KV\nreserved", "KV\nused", "waste",
-    ):  # fmt: skip
-        table.add_column(header, justify="right")
     for measurement in outcome.measurements:
-        table.add_row(*_cells(measurement))
+        title = measurement.variant.title.replace(", ", "\n")
+        table.add_column(f"{measurement.variant.entry}\n[dim]{title}[/]", justify="right")
+    columns = [_cells(measurement) for measurement in outcome.measurements]
+    for label in columns[0]:
+        table.add_row(label, *(cells[label] for cells in columns))
     return table
 
 
-def _cells(measurement: Measurement) -> list[str]:
+def _cells(measurement: Measurement) -> dict[str, str]:
     result, kv = measurement.result, measurement.kv
-    ttft, itl = result.ttft, result.itl
-    return [
-        f"{measurement.variant.entry}\n[dim]{measurement.variant.title}[/]",
-        f"{result.output_tokens_per_s:.1f}",
-        milliseconds(ttft and ttft.p50),
-        milliseconds(ttft and ttft.p95),
-        milliseconds(itl and itl.p50),
-        milliseconds(itl and itl.p95),
-        str(kv.peak_running),
-        bytes_text(kv.mean_reserved),
-        bytes_text(kv.mean_used),
-        percent(kv.waste_ratio),
-    ]
+    return {
+        "output tokens/s": f"{result.output_tokens_per_s:.1f}",
+        "TTFT p50 / p95, ms": _pair(result.ttft),
+        "ITL p50 / p95, ms": _pair(result.itl),
+        "peak concurrent requests": str(kv.peak_running),
+        "KV reserved": bytes_text(kv.mean_reserved),
+        "KV used": bytes_text(kv.mean_used),
+        "KV waste": percent(kv.waste_ratio),
+    }
+
+
+def _pair(values: Percentiles | None) -> str:
+    return NOTHING if values is None else f"{milliseconds(values.p50)} / {milliseconds(values.p95)}"
 
 
 def _print_differences(parity: Parity, console: Console) -> None:

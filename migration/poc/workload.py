@@ -94,7 +94,7 @@ def build_load(
     rng = random.Random(seed)
     prompt_lengths = draw_lengths(count, prompts, rng)
     output_lengths = draw_lengths(count, outputs, rng)
-    load = []
+    load: list[LoadRequest] = []
     for prompt_length, output_length in zip(prompt_lengths, output_lengths, strict=True):
         prompt = make_prompt(prompt_length, tokenizer, rng)
         real_length = len(tokenizer.encode(prompt, add_special_tokens=False).ids)
