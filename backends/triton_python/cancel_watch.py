@@ -11,7 +11,7 @@ from pageport.backends.triton_python.call import Call
 # Below half of a decoding step of the demo model on a CPU: blocks are free within a step of the cancellation.
 INTERVAL_S = 0.05
 # Asking costs about 30 us a request. With many requests the rounds become rarer instead of dearer.
-MAX_SHARE_OF_TIME = 0.02
+MAX_SHARE_OF_TIME = 0.01
 
 
 class CancelWatch:

@@ -57,6 +57,11 @@ _COUNTERS = (
         lambda stats: stats.generation_tokens,
     ),
     _Figure(
+        ("pageport_requests_finished_total",),
+        "Requests that have ended, whatever the reason.",
+        lambda stats: stats.finished_requests,
+    ),
+    _Figure(
         ("vllm:num_preemptions_total", "pageport_preemptions_total"),
         "Times that a running request gave up its blocks.",
         lambda stats: stats.num_preemptions,

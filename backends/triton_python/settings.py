@@ -41,6 +41,7 @@ class Settings:
     Attributes:
         engine_client: `module:attribute`; called with the EngineConfig, it gives an `EngineClientProtocol`.
         max_output_length: tokens of prompt and answer together; contract hf only.
+        stream_interval: tokens of a sequence between two responses of a stream; the first is sent at once.
         ignored: names of settings that can be left aside; unknown: names that nobody knows.
     """
 
@@ -48,6 +49,7 @@ class Settings:
     engine: EngineConfig
     engine_client: str = DEFAULT_ENGINE_CLIENT
     max_output_length: int = DEFAULT_MAX_OUTPUT_LENGTH
+    stream_interval: int = 1
     ignored: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
 
@@ -72,6 +74,7 @@ def read_settings(model_config: Mapping[str, Any], version_folder: Path) -> Sett
     contract = _contract(values)
     values.pop("contract", None)
     length = _positive("max_output_length", values.pop("max_output_length", DEFAULT_MAX_OUTPUT_LENGTH))
+    interval = _positive("stream_interval", values.pop("stream_interval", 1))
     client = str(values.pop("engine_client", DEFAULT_ENGINE_CLIENT))
     engine = {name: values.pop(name) for name in _ENGINE_FIELDS & values.keys()}
     engine["model"] = _model_path(engine.get("model"), values.pop("huggingface_model", None), version_folder)
@@ -82,7 +85,8 @@ def read_settings(model_config: Mapping[str, Any], version_folder: Path) -> Sett
             ignored.append(name)
         else:
             unknown.append(name)
-    return Settings(contract, parse_engine_config(engine), client, length, tuple(ignored), tuple(unknown))
+    config = parse_engine_config(engine)
+    return Settings(contract, config, client, length, interval, tuple(ignored), tuple(unknown))
 
 
 def _merged(model_config: Mapping[str, Any], version_folder: Path) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -104,13 +105,16 @@ def _check_decoupled(config: dict[str, Any], contract: ContractName) -> None:
 
 def _make_contract(settings: Settings) -> Contract:
     if settings.contract is ContractName.VLLM:
-        return VllmContract()
+        return VllmContract(settings.stream_interval)
     tokenizer = load_tokenizer(settings.engine.tokenizer or settings.engine.model)
     return HfContract(tokenizer, settings.max_output_length)
 
 
 def _make_client(settings: Settings) -> EngineClientProtocol:
     module, _, attribute = settings.engine_client.partition(":")
+    # Triton does this for a model.py in the version's folder, but not for a Python-based backend.
+    if (version_folder := str(pb_utils.get_model_dir())) not in sys.path:
+        sys.path.append(version_folder)
     try:
         factory = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:

@@ -44,6 +44,9 @@ class VllmContract:
         TensorSpec("num_output_tokens", "TYPE_UINT32", (-1,)),
     )
 
+    def __init__(self, stream_interval: int = 1) -> None:
+        self._stream_interval = stream_interval
+
     def read(self, request: Any) -> Ask:
         inputs = Inputs(request)
         prompt = inputs.text("text_input")
@@ -68,7 +71,8 @@ class VllmContract:
             sampling = dataclasses.replace(sampling, logprobs=0)
         prefix = "" if streams or excludes_input else prompt
         sequences = [_Sequence(prefix) for _ in range(sampling.n)]
-        return Ask(prompt, sampling, service_class, VllmReply(streams, sequences, extras, returns_logprobs))
+        interval = self._stream_interval if streams else None
+        return Ask(prompt, sampling, service_class, VllmReply(sequences, extras, returns_logprobs, interval))
 
 
 @dataclass(slots=True)
@@ -83,12 +87,24 @@ class _Sequence:
 
 
 class VllmReply:
-    """One response has one element per sequence; texts, log-probabilities and token counts are deltas."""
+    """One response has one element per sequence; texts, log-probabilities and token counts are deltas.
+
+    Args:
+        extras: names of the optional outputs that the client wants.
+        returns_logprobs: whether it also asked for log-probabilities to be computed.
+        stream_interval: tokens between two responses; None: one response at the end.
+    """
 
     def __init__(
-        self, streams: bool, sequences: list[_Sequence], extras: frozenset[str], returns_logprobs: bool
+        self,
+        sequences: list[_Sequence],
+        extras: frozenset[str],
+        returns_logprobs: bool,
+        stream_interval: int | None,
     ) -> None:
-        self.streams = streams
+        self.streams = stream_interval is not None
+        self._interval = stream_interval or 1
+        self._due = 1
         self._sequences = sequences
         self._extras = extras
         self._returns_logprobs = returns_logprobs
@@ -109,11 +125,12 @@ class VllmReply:
     @property
     def has_news(self) -> bool:
         # Text can be held back while tokens come: counts and log-probabilities wait with it.
-        return any(sequence.text for sequence in self._sequences)
+        return any(s.text and s.num_tokens >= self._due for s in self._sequences)
 
     def take(self) -> list[Any]:
         tensors = [_strings("text_output", [sequence.text for sequence in self._sequences])]
         tensors += [self._extra(name) for name in _EXTRAS if name in self._extras]
+        self._due = self._interval
         for sequence in self._sequences:
             sequence.text = ""
             sequence.logprobs = []

@@ -6,7 +6,7 @@ It answers with scripted words, one token each, and does what the prompt says wh
     !bug          an exception that nobody expects
     !fail         the engine ends the request with an error
     !silent       no token ever comes, until the request is aborted or its time is over
-    !tick MS      MS milliseconds between two tokens
+    !tick MS      a token every MS milliseconds, for all such requests at once, as an engine's steps give them
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class FakeEngineClient:
                 raise EngineDeadError("the engine process was killed by SIGKILL; it is being started again")
             if command == "!bug":
                 raise ZeroDivisionError("a bug on purpose")
-            await asyncio.sleep(pause)
+            await asyncio.sleep(pause - time.monotonic() % pause if pause else 0.0)
             times.first_token = times.first_token or time.monotonic()
             self._blocks[request_id] = -(-(num_prompt + (number + 1) * sampling.n) // BLOCK_SIZE)
             for index in range(sampling.n):
