@@ -57,6 +57,8 @@ class EngineService:
             closing.result(_CLOSE_SECONDS)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_CLOSE_SECONDS)
+        if not self._thread.is_alive():
+            self._loop.close()
 
     # -- in the loop ---------------------------------------------------------------------------------------
 

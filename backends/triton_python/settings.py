@@ -10,7 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from pageport.backends.triton_python.contract import ContractName
-from pageport.backends.triton_python.vllm_arguments import VllmArgument, judge_vllm_argument, translate_dtype
+from pageport.backends.triton_python.vllm_arguments import (
+    VllmArgument,
+    judge_vllm_argument,
+    meaning_of,
+    translate_dtype,
+)
 from pageport.core import ConfigError, EngineConfig, parse_engine_config, resolve_model
 
 MODEL_JSON = "model.json"
@@ -114,12 +119,7 @@ def _read_model_json(path: Path) -> dict[str, Any]:
 
 def _same(json_value: Any, text: str) -> bool:
     """Whether a text, as config.pbtxt has it, means a JSON value: "64" and 64, "true" and true."""
-    if isinstance(json_value, str):
-        return json_value == text
-    try:
-        return bool(json.loads(text.lower()) == json_value)
-    except json.JSONDecodeError:
-        return False
+    return bool(json_value == text or meaning_of(text) == meaning_of(json_value))
 
 
 def _contract(values: Mapping[str, Any]) -> ContractName:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -99,10 +100,20 @@ def judge_vllm_argument(name: str, value: Any) -> VllmArgument:
         return VllmArgument.IGNORED
     if name not in _HONOURED_AT:
         return VllmArgument.UNKNOWN
-    if value in _HONOURED_AT[name]:
+    if meaning_of(value) in _HONOURED_AT[name]:
         return VllmArgument.IGNORED
     possible = " or ".join(repr(choice) for choice in _HONOURED_AT[name] if choice is not None) or "null"
     raise ConfigError(f"{name}: {value!r:.100} is not supported; possible: {possible}")
+
+
+def meaning_of(value: Any) -> Any:
+    """The JSON value that a text in config.pbtxt stands for: 1 for "1", False for "False", None for "none"."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads({"none": "null"}.get(value.lower(), value.lower()))
+    except json.JSONDecodeError:
+        return value
 
 
 def translate_dtype(value: Any) -> Any:
