@@ -72,15 +72,21 @@ class Harness:
     def metric(self, name: str, entry: str) -> float:
         return self.metrics()[f'{name}{{model="{entry}",version="1"}}']
 
-    async def settled(self, entry: str) -> None:
-        """Wait until every request in `sent` has ended, nothing runs or waits, and no block is in use."""
+    async def settled(self, entry: str, expected: float | None = None) -> None:
+        """Wait until `expected` requests have ended, nothing runs or waits, and no block is in use.
+
+        By default all those in `sent`: without a number, figures from before the last request would do, too.
+        """
+        expected = self.sent[entry] if expected is None else expected
 
         def is_settled() -> bool:
-            finished = self.metric("pageport_requests_finished_total", entry)
+            figures = self.metrics()
+            labels = f'{{model="{entry}",version="1"}}'
             names = ("pageport_requests_running", "pageport_requests_waiting", "pageport_kv_blocks_used")
-            return finished == self.sent[entry] and all(self.metric(name, entry) == 0 for name in names)
+            finished = figures["pageport_requests_finished_total" + labels]
+            return finished == expected and not any(figures[name + labels] for name in names)
 
-        await until(is_settled, f"all {self.sent[entry]} requests to {entry} ended, no block in use")
+        await until(is_settled, f"{expected} requests to {entry} ended, no block in use")
 
     def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         url = f"http://{self.server.http_url}{path}"
