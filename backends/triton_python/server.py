@@ -23,6 +23,8 @@ from pageport.core import PageportError
 
 SHARED_MEMORY = Path("/dev/shm")
 _POLL_SECONDS = 0.1
+# What the server may take beyond its own time limit for running requests; some versions hang after that.
+_STOP_GRACE_SECONDS = 3.0
 
 
 class ServerError(PageportError):
@@ -173,7 +175,7 @@ class TritonServer:
         if self._process is not None:
             if self._process.poll() is None:
                 self._process.send_signal(signal.SIGTERM)
-                self.wait(self._stop_timeout + 10.0)
+                self.wait(self._stop_timeout + _STOP_GRACE_SECONDS)
             # The session is the server's own: whatever is left in it was started by it.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
