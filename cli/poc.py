@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 )
 def poc(model: str, requests: int, concurrency: int, seed: int, reports: Path) -> None:
     """Measure the transformers tutorial model and Pageport under one load, and write a report."""
+    # Before torch loads, here and in the server's processes: spinning threads stall beside any other work.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # Imported here: they bring matplotlib and the Triton client, which come with an extra.
     from rich.console import Console
 

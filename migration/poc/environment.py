@@ -20,6 +20,7 @@ def describe_environment() -> dict[str, str | int]:
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
         "system": platform.platform(),
         "python": platform.python_version(),
+        "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY", "not set"),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
     for package in _PACKAGES:

@@ -65,7 +65,7 @@ def parity_as_json(outcome: Outcome) -> dict[str, Any]:
         ],
         "by_dtype": {parity.dtype: _counts(parity) for parity in outcome.parity},
         "transformers_batched_against_single": _counts(outcome.baseline),
-        "two_passes_gave_equal_texts": outcome.repeatable,
+        "passes_equal": outcome.passes_equal,
     }
 
 

@@ -91,8 +91,8 @@ def test_a_load_counts_its_tokens() -> None:
     [
         (1000.0, 20),
         (12.0, 15),
-        (0.1, 8),
-    ],  # all of them; 120 tokens of 8; never less than two rounds of streams
+        (0.1, 6),
+    ],  # all of them; 120 tokens of 8; never less than one and a half rounds of streams
 )
 def test_the_load_is_cut_to_the_slowest_machine(rate: float, expected: int) -> None:
     plan = Plan(Path(), "float32", concurrency=4, before_budget_s=10.0)
