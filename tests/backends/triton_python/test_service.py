@@ -84,6 +84,19 @@ def test_a_sender_that_breaks_ends_its_request_only(service: EngineService) -> N
     assert healthy.responses[-1].error is None
 
 
+def test_a_final_response_that_cannot_be_sent_is_replaced_by_an_error(service: EngineService) -> None:
+    class FailsOnce(stand_in.Sender):
+        def send(self, response: stand_in.InferenceResponse, flags: int = 0) -> None:
+            if flags and response.error is None:
+                raise stand_in.TritonModelException("out of shared memory")
+            super().send(response, flags)
+
+    sender = FailsOnce()
+    service.accept(Call(sender, ask("hello"), None))
+    assert code(sender) == CODES.INTERNAL
+    assert "out of shared memory" in sender.responses[-1].error.message()
+
+
 def test_close_ends_running_requests() -> None:
     service = EngineService(
         lambda: FakeEngineClient(EngineConfig(model=Path("."))), EntryMetrics({"model": "c"})
