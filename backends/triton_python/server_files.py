@@ -13,6 +13,8 @@ from pageport.core import TRITON_SERVER_WHEEL, PageportError, fetch_wheel
 
 # What `backend:` says in a config.pbtxt that has no model.py of its own.
 BACKEND_NAME = "pageport"
+# Entries written for Triton's vLLM backend are served as they are: this server has no other backend of that name.
+VLLM_BACKEND_NAME = "vllm"
 
 MODEL_FILE = Path(__file__).with_name("model.py")
 
@@ -54,9 +56,9 @@ class ServerFiles:
             shutil.copy2(server / "backends" / "python" / name, python / name)
         shutil.copy2(stub, python / stub.name)
         (python / stub.name).chmod(0o755)
-        ours = target / BACKEND_NAME
-        ours.mkdir()
-        shutil.copy2(MODEL_FILE, ours / "model.py")
+        for name in (BACKEND_NAME, VLLM_BACKEND_NAME):
+            (target / name).mkdir()
+            shutil.copy2(MODEL_FILE, target / name / "model.py")
 
     def environment(self) -> dict[str, str]:
         """Environment variables for the server.

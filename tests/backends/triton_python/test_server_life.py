@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -12,11 +13,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+from click.testing import CliRunner
 from triton_harness import write_tokenizer
 
 from pageport.backends.triton_python.contract import ContractName
 from pageport.backends.triton_python.repository import Layout, write_entry
 from pageport.backends.triton_python.server import SHARED_MEMORY, Ports, ServerError, TritonServer
+from pageport.cli.triton import triton
 from pageport.core import ConfigError
 
 PAGEPORT = str(Path(sys.executable).with_name("pageport"))
@@ -93,6 +96,25 @@ def test_entries_of_a_repository(tmp_path: Path) -> None:
     bare = write_entry(tmp_path / "r", "plain", model, ContractName.HF, layout=Layout.BACKEND)
     assert [path.name for path in (bare / "1").iterdir()] == ["model.json"]
     assert 'backend: "pageport"' in (bare / "config.pbtxt").read_text()
+
+
+def test_init_on_the_command_line(tmp_path: Path) -> None:
+    model = str(write_tokenizer(tmp_path / "tokenizer"))
+    arguments = [
+        "init",
+        str(tmp_path / "r"),
+        "--model",
+        model,
+        "--contract",
+        "hf",
+        "--max-output-length",
+        "40",
+    ]
+    result = CliRunner().invoke(triton, [*arguments, "--block-size", "8"], catch_exceptions=False)
+    assert result.exit_code == 0
+    assert "max_output_length" in (tmp_path / "r" / "hf" / "config.pbtxt").read_text()
+    settings = json.loads((tmp_path / "r" / "hf" / "1" / "model.json").read_text())
+    assert settings == {"model": model, "block_size": 8}
 
 
 @pytest.mark.parametrize(

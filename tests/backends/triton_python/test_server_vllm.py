@@ -165,8 +165,8 @@ async def test_service_class_is_a_request_parameter_beside_sampling_parameters(f
     assert (answer.error, answer.text) == (None, "w1 a0")
 
 
-def test_python_based_backend_completes_a_bare_config(fake: Harness) -> None:
-    """config.pbtxt says only `backend: "pageport"`; the settings are a vLLM model.json."""
+def test_an_entry_of_the_vllm_backend_is_served_as_it_is(fake: Harness) -> None:
+    """config.pbtxt says only `backend: "vllm"`; the settings are a vLLM model.json."""
     assert fake.generate("bare", {"text_input": "w1", "max_tokens": 2})["text_output"] == "w1 a0 a1"
     log = fake.server.log_path.read_text()
     assert "unknown settings, not used: a_name_nobody_knows" in log

@@ -161,14 +161,15 @@ def write_tokenizer(folder: Path) -> Path:
 
 
 def write_fake_repository(root: Path) -> Path:
-    """Entries `vllm` and `hf` with model.py inside; `failures`, for tests that count every request to it; and
-    `bare`: a backend name and a vLLM model.json, no more."""
+    """Entries `vllm` and `hf` with model.py inside; `failures`, on the shared backend, for tests that count every
+    request to it; and `bare`: what a user of Triton's vLLM backend has, a name and a model.json."""
     repository, model = root / "models", str(write_tokenizer(root / "tokenizer"))
     write_entry(repository, "vllm", model, ContractName.VLLM, parameters=FAKE)
-    write_entry(repository, "failures", model, ContractName.VLLM, parameters=FAKE)
+    write_entry(repository, "failures", model, ContractName.VLLM, layout=Layout.BACKEND, parameters=FAKE)
     write_entry(repository, "hf", model, ContractName.HF, parameters={**FAKE, "max_output_length": "8"})
     write_entry(repository, "bare", model, ContractName.VLLM, layout=Layout.BACKEND)
-    (repository / "bare" / "config.pbtxt").write_text('backend: "pageport"\n')
+    config = 'backend: "vllm"\ninstance_group [ { count: 1 kind: KIND_MODEL } ]\n'
+    (repository / "bare" / "config.pbtxt").write_text(config)
     settings = {
         **FAKE,
         "model": model,
