@@ -74,8 +74,8 @@ def _clip(value: int, lengths: LengthRange) -> int:
     return min(max(value, lengths.low), lengths.high)
 
 
-def make_prompt(tokens: int, tokenizer: Tokenizer, rng: random.Random) -> str:
-    """Text of about `tokens` tokens: a question and sentences in random order.
+def make_prompt_ids(tokens: int, tokenizer: Tokenizer, rng: random.Random) -> list[int]:
+    """Exactly `tokens` ids of natural text: a question and sentences in random order.
 
     Every prompt is ordered anew, so that no two share more than their question.
     """
@@ -84,7 +84,7 @@ def make_prompt(tokens: int, tokenizer: Tokenizer, rng: random.Random) -> str:
     while len(ids) < tokens:
         text += " " + " ".join(rng.sample(SENTENCES, len(SENTENCES)))
         ids = tokenizer.encode(text, add_special_tokens=False).ids
-    return tokenizer.decode(ids[:tokens])
+    return ids[:tokens]
 
 
 def build_load(
@@ -96,7 +96,7 @@ def build_load(
     output_lengths = draw_lengths(count, outputs, rng)
     load: list[LoadRequest] = []
     for prompt_length, output_length in zip(prompt_lengths, output_lengths, strict=True):
-        prompt = make_prompt(prompt_length, tokenizer, rng)
+        prompt = tokenizer.decode(make_prompt_ids(prompt_length, tokenizer, rng))
         real_length = len(tokenizer.encode(prompt, add_special_tokens=False).ids)
         load.append(LoadRequest(len(load), prompt, real_length, output_length))
     return load

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pageport.migration.poc.run import Plan, load_that_fits
-from pageport.migration.poc.workload import LengthRange, build_load, draw_lengths, make_prompt
+from pageport.migration.poc.workload import LengthRange, build_load, draw_lengths, make_prompt_ids
 from tests.migration.outcomes import make_request
 
 
@@ -65,8 +65,7 @@ def test_impossible_sums_are_refused() -> None:
 @pytest.mark.parametrize("tokens", [3, 40, 900])
 def test_prompts_have_their_length(tokens: int) -> None:
     tokenizer = WordTokenizer()
-    prompt = make_prompt(tokens, tokenizer, random.Random(5))
-    assert len(tokenizer.encode(prompt).ids) == tokens
+    assert len(make_prompt_ids(tokens, tokenizer, random.Random(5))) == tokens
 
 
 def test_a_seed_names_a_load() -> None:
