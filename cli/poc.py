@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import tempfile
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
@@ -46,6 +48,8 @@ def poc(model: str, requests: int, concurrency: int, seed: int, reports: Path) -
     from pageport.migration.poc.run import Plan, run
     from pageport.migration.poc.table import print_outcome
 
+    # The server's processes are a session of their own: a SIGTERM must end them, too.
+    signal.signal(signal.SIGTERM, _interrupt)
     console = Console()
     progress = Progress(console)
     with progress.stage("Getting the model"):
@@ -78,6 +82,10 @@ def _write_repository(repository: Path, plan: Plan) -> None:
     for name, dtype in plan.after_entries().items():
         engine = {"dtype": dtype, "device": "cpu", "kv_cache_memory_bytes": plan.kv_cache_bytes}
         write_entry(repository, name, str(plan.model), ContractName.VLLM, engine=engine)
+
+
+def _interrupt(_signum: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 def _tail(log: Path, lines: int = 15) -> str:

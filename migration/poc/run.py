@@ -141,6 +141,8 @@ class _Run:
             read_before,
         )
         async with self._loaded(BEFORE):
+            await warm_up(variant.ask, self._warm_up_request(), _TIMEOUT_S)
+            # The first request paid for what is made only once; the second shows the rate.
             seconds = await warm_up(variant.ask, self._warm_up_request(), _TIMEOUT_S)
             self._load = load_that_fits(self._load, _WARM_UP_TOKENS / seconds, self._plan)
             return await self._measure(variant)
@@ -203,7 +205,9 @@ class _Run:
         """Add the logits of transformers, in the dtype that was served and in float32, to the first differences."""
         if not parity.first_differences:
             return parity
-        judges = {dtype: TransformersJudge(self._plan.model, dtype) for dtype in {parity.dtype, "float32"}}
+        judges = {
+            dtype: TransformersJudge(self._plan.model, dtype) for dtype in sorted({parity.dtype, "float32"})
+        }
         differences = [
             judge_difference(
                 difference,
