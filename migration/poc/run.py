@@ -50,7 +50,7 @@ class Plan:
     requests: int = 48
     concurrency: int = 16
     seed: int = 1234
-    before_budget_s: float = 90.0
+    before_budget_s: float = 100.0
     parity_requests: int = 8
     parity_tokens: int = 32
     judged_differences: int = 8
