@@ -54,6 +54,7 @@ class Engine:
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
             watermark=config.watermark,
+            chunk_alignment=kernels.chunk_alignment,
         )
         self._tokenizer = load_tokenizer(config.tokenizer or config.model)
         self._texts = TokenTexts(self._tokenizer)

@@ -67,6 +67,7 @@ class Scheduler:
         max_num_seqs: int,
         max_num_batched_tokens: int,
         watermark: float = 0.0,
+        chunk_alignment: int = 1,
         preempt: Preemptor = preempt_by_recompute,
     ) -> None:
         self.kv = kv
@@ -75,6 +76,9 @@ class Scheduler:
         self.num_preemptions = 0
         self._max_num_seqs = max_num_seqs
         self._max_num_batched_tokens = max_num_batched_tokens
+        # Where the budget is too small to always leave room for a whole piece, prompts are cut anywhere.
+        roomy = max_num_batched_tokens - max_num_seqs > chunk_alignment
+        self._chunk_alignment = chunk_alignment if roomy else 1
         self._watermark_blocks = int(watermark * kv.pool.num_blocks)
         self._preempt_blocks = preempt
 
@@ -109,9 +113,9 @@ class Scheduler:
         for sequence in self._running_by_urgency():
             if sequence.table is None:  # preempted a moment ago by an older one
                 continue
-            if budget == 0:
-                break
-            num_tokens = min(sequence.num_pending, budget)
+            num_tokens = self._share(sequence, budget)
+            if num_tokens == 0:
+                continue
             while not self.kv.can_append(sequence.table, num_tokens):
                 victim = self._newest_unplanned(plan, not_older_than=sequence)
                 preempted = True
@@ -132,6 +136,22 @@ class Scheduler:
         running = list(self.running)
         yield from (sequence for sequence in running if sequence.num_pending == 1)
         yield from (sequence for sequence in running if sequence.num_pending > 1)
+
+    def _share(self, sequence: Sequence, budget: int) -> int:
+        """Tokens of a sequence that a step with this budget left computes.
+
+        A prompt that does not fit is cut at multiples of the kernels' alignment, and never so that one token is
+        left (single tokens are computed on a path of their own): then the cuts, which depend on who else is in
+        the step, do not show in the results.
+        """
+        pending = sequence.num_pending
+        if pending <= budget:
+            return pending
+        align = self._chunk_alignment
+        num_tokens = (sequence.num_computed + budget) // align * align - sequence.num_computed
+        if align > 1 and pending - num_tokens == 1:
+            num_tokens -= align
+        return max(num_tokens, 0)
 
     def _take(self, plan: StepPlan, sequence: Sequence, num_tokens: int) -> None:
         assert sequence.table is not None
@@ -167,8 +187,11 @@ class Scheduler:
         """
         seats = self._max_num_seqs - sum(sequence.seats for sequence in self.running)
         promised = sum(self._blocks_to_come(sequence) for sequence in self.running)
-        while self.waiting and budget > 0 and self.waiting[0].seats <= seats:
+        while self.waiting and self.waiting[0].seats <= seats:
             sequence = self.waiting[0]
+            num_tokens = self._share(sequence, budget)
+            if num_tokens == 0:
+                break
             reserve = promised + self._watermark_blocks if self.running else 0
             if self.kv.blocks_needed(None, sequence.num_pending) + reserve > self.kv.pool.num_free:
                 break
@@ -176,7 +199,6 @@ class Scheduler:
             seats -= sequence.seats
             sequence.table = self.kv.create()
             self._insert_running(sequence)
-            num_tokens = min(sequence.num_pending, budget)
             self._take(plan, sequence, num_tokens)
             budget -= num_tokens
             promised += self._blocks_to_come(sequence)

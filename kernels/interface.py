@@ -18,6 +18,9 @@ class Kernels(Protocol):
     """
 
     name: str
+    # A prompt that is computed in pieces which start at multiples of so many tokens gives bitwise the results of the
+    # whole; 1: no such promise.
+    chunk_alignment: int
 
     def paged_attention(
         self,

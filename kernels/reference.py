@@ -11,6 +11,7 @@ class ReferenceKernels:
     """`Kernels` in plain torch, one sequence at a time, accumulating in float32."""
 
     name = "reference"
+    chunk_alignment = 1
 
     def paged_attention(
         self,

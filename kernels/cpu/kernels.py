@@ -7,7 +7,7 @@ import torch
 from pageport.kernels.batch import RaggedBatch
 from pageport.kernels.cpu import rotary, row_ops
 from pageport.kernels.cpu.decode_attention import DecodeAttention
-from pageport.kernels.cpu.prefill_attention import prefill_attention
+from pageport.kernels.cpu.prefill_attention import QUERY_TILE, prefill_attention
 from pageport.kernels.cpu.row_groups import ROWS
 from pageport.kernels.cpu.scalars import ELEMENTS
 from pageport.kernels.reference import ReferenceKernels
@@ -20,6 +20,7 @@ class CpuKernels:
     """
 
     name = "cpu"
+    chunk_alignment = QUERY_TILE
 
     def __init__(self) -> None:
         self._reference = ReferenceKernels()

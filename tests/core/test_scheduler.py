@@ -17,9 +17,13 @@ MAX_LEN = 32
 class PretendEngine:
     """Runs plans against a `Scheduler` the way `Engine` does, with constant tokens."""
 
-    def __init__(self, *, num_blocks: int, block_size: int, max_num_seqs: int, budget: int) -> None:
+    def __init__(
+        self, *, num_blocks: int, block_size: int, max_num_seqs: int, budget: int, alignment: int = 1
+    ) -> None:
         self.kv = KVManager(num_blocks, block_size, max_num_seqs, MAX_LEN)
-        self.scheduler = Scheduler(self.kv, max_num_seqs=max_num_seqs, max_num_batched_tokens=budget)
+        self.scheduler = Scheduler(
+            self.kv, max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, chunk_alignment=alignment
+        )
         self.budget, self.max_num_seqs = budget, max_num_seqs
         self.finished: list[Sequence] = []
         self.live: list[Sequence] = []
@@ -76,6 +80,7 @@ requests = st.tuples(st.integers(1, 20), st.integers(1, 12), st.integers(1, 3))
     spare=st.integers(0, 6),
     max_num_seqs=st.integers(3, 6),
     budget=st.integers(1, 24),
+    alignment=st.sampled_from([1, 4, 8]),
 )
 @settings(max_examples=400, deadline=None)
 def test_every_request_ends_and_no_block_is_left(
@@ -85,12 +90,14 @@ def test_every_request_ends_and_no_block_is_left(
     spare: int,
     max_num_seqs: int,
     budget: int,
+    alignment: int,
 ) -> None:
     # The pool holds one sequence of the greatest length and little more: constant pressure.
     num_blocks = -(-MAX_LEN // block_size) + spare
     engine = PretendEngine(
-        num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs, budget=budget
-    )
+        num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs, budget=budget,
+        alignment=alignment,
+    )  # fmt: skip
     expected, aborted, steps = 0, 0, 0
     for batch in arrivals:
         for prompt, output, n in batch:
@@ -180,3 +187,24 @@ def test_no_room_is_reserved_for_tokens_that_may_never_come() -> None:
     for _ in range(8):
         engine.add(prompt=3, output=29)
     assert len(engine.step().scheduled) == 8
+
+
+def test_prompts_are_cut_at_multiples_of_the_alignment_and_never_leave_one_token() -> None:
+    engine = PretendEngine(num_blocks=64, block_size=4, max_num_seqs=2, budget=14, alignment=4)
+    engine.add(prompt=30, output=1)
+    shares = [[num for _, num in engine.step().scheduled] for _ in range(3)]
+    assert shares == [[12], [12], [6]]
+    engine.add(prompt=17, output=1)
+    assert [num for _, num in engine.step().scheduled] == [12]
+    assert [num for _, num in engine.step().scheduled] == [5]
+    engine.add(prompt=25, output=1)
+    assert [[num for _, num in engine.step().scheduled] for _ in range(2)] == [[12], [13]]
+    engine.add(prompt=13, output=1)
+    engine.add(prompt=5, output=1)
+    assert [num for _, num in engine.step().scheduled] == [13]
+
+
+def test_a_budget_too_small_for_aligned_pieces_cuts_anywhere() -> None:
+    engine = PretendEngine(num_blocks=64, block_size=4, max_num_seqs=2, budget=6, alignment=4)
+    engine.add(prompt=10, output=1)
+    assert [[num for _, num in engine.step().scheduled] for _ in range(2)] == [[6], [4]]
