@@ -32,7 +32,7 @@ def outcome_as_json(outcome: Outcome) -> dict[str, Any]:
 
 
 def row(measurement: Measurement) -> dict[str, Any]:
-    """One variant. Times in milliseconds, sizes in bytes; `itl_ms` is null where answers come in one piece.
+    """One variant. Times in milliseconds, sizes in bytes; both figures of `itl_ms` are null where answers come in one piece.
 
     `kv_bytes_reserved` and `kv_bytes_used` are averages over the load's time.
     """
@@ -74,5 +74,7 @@ def _counts(parity: Parity) -> dict[str, int]:
     return {name: counts[name] for name in ("compared", "equal", "tokens_compared", "tokens_equal")}
 
 
-def _percentiles(values: Percentiles | None) -> dict[str, float] | None:
-    return None if values is None else {"p50": round(values.p50, 2), "p95": round(values.p95, 2)}
+def _percentiles(values: Percentiles | None) -> dict[str, float | None]:
+    if values is None:
+        return {"p50": None, "p95": None}
+    return {"p50": round(values.p50, 2), "p95": round(values.p95, 2)}

@@ -59,7 +59,7 @@ def test_row_values_by_hand() -> None:
     before, _, after = outcome_as_json(make_outcome())["rows"]
     assert before["output_tokens_per_s"] == 2.0
     assert before["ttft_ms"] == {"p50": 3000.0, "p95": 3900.0}
-    assert before["itl_ms"] is None
+    assert before["itl_ms"] == {"p50": None, "p95": None}
     assert after["output_tokens_per_s"] == 16.0
     assert after["itl_ms"] == {"p50": 100.0, "p95": 100.0}
     assert after["peak_running"] == 3
