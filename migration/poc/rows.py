@@ -32,7 +32,7 @@ def outcome_as_json(outcome: Outcome) -> dict[str, Any]:
 
 
 def row(measurement: Measurement) -> dict[str, Any]:
-    """One variant. Times in milliseconds, sizes in bytes; both figures of `itl_ms` are null where answers come in one piece.
+    """One variant. Times in milliseconds, sizes in bytes; `itl_ms` holds nulls where answers come in one piece.
 
     `kv_bytes_reserved` and `kv_bytes_used` are averages over the load's time.
     """
