@@ -110,10 +110,13 @@ class Scheduler:
         plan = StepPlan([], [])
         budget = self._max_num_batched_tokens
         preempted = False
+        oldest = self.running[0] if self.running else None
+        other_decodes = sum(sequence.num_pending == 1 for sequence in self.running[1:])
         for sequence in self._running_by_urgency():
             if sequence.table is None:  # preempted a moment ago by an older one
                 continue
-            num_tokens = self._share(sequence, budget)
+            reserved = other_decodes if sequence is oldest and sequence.num_pending > 1 else 0
+            num_tokens = self._share(sequence, budget - reserved)
             if num_tokens == 0:
                 continue
             while not self.kv.can_append(sequence.table, num_tokens):
@@ -132,10 +135,15 @@ class Scheduler:
     # -- private -----------------------------------------------------------------------------------------
 
     def _running_by_urgency(self) -> Iterator[Sequence]:
-        """Decodes before prompts, so that a long prompt never delays tokens that are being streamed."""
+        """Decodes before prompts, so that a long prompt never delays tokens that are being streamed.
+
+        The oldest comes first of all, with a budget that leaves the decodes theirs: were it planned after them,
+        newer sequences could have taken the blocks that it needs.
+        """
         running = list(self.running)
-        yield from (sequence for sequence in running if sequence.num_pending == 1)
-        yield from (sequence for sequence in running if sequence.num_pending > 1)
+        yield from running[:1]
+        yield from (sequence for sequence in running[1:] if sequence.num_pending == 1)
+        yield from (sequence for sequence in running[1:] if sequence.num_pending > 1)
 
     def _share(self, sequence: Sequence, budget: int) -> int:
         """Tokens of a sequence that a step with this budget left computes.

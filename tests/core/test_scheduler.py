@@ -208,3 +208,14 @@ def test_a_budget_too_small_for_aligned_pieces_cuts_anywhere() -> None:
     engine = PretendEngine(num_blocks=64, block_size=4, max_num_seqs=2, budget=6, alignment=4)
     engine.add(prompt=10, output=1)
     assert [[num for _, num in engine.step().scheduled] for _ in range(2)] == [[6], [4]]
+
+
+def test_newer_decodes_do_not_take_the_blocks_of_the_oldest_prompt() -> None:
+    engine = PretendEngine(num_blocks=11, block_size=3, max_num_seqs=4, budget=19, alignment=4)
+    first = engine.add(prompt=11, output=12, n=2)
+    engine.add(prompt=3, output=2, n=3)
+    while engine.scheduler.has_work:
+        oldest = min(sequence.arrival for sequence in engine.live)
+        assert oldest in {item.sequence.arrival for item in engine.step().scheduled}
+    assert len(engine.finished) == 5
+    assert first.preemptions == 0
