@@ -8,7 +8,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 help:
 	@echo "make poc    set up, then compare before and after behind one real Triton server"
 	@echo "make test   set up, then all checks and all tests"
-	@echo "make unit   the tests that need no server and no real model (a minute and a half)"
+	@echo "make unit   the tests that need no server and no real model (under a minute)"
 	@echo "make check  ruff, mypy --strict, import-linter; changes nothing"
 	@echo "make fix    let ruff rewrite what it can"
 	@echo "make clean  remove the environment, caches and reports"
@@ -20,7 +20,7 @@ test: check
 	$(BIN)/python -m pytest
 
 unit: setup
-	$(BIN)/python -m pytest -m "not server and not real_model and not network"
+	$(BIN)/python -m pytest -n 2 -m "not server and not real_model and not network"
 
 check: lint
 	$(BIN)/mypy

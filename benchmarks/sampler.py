@@ -41,7 +41,7 @@ def make_logits(num_rows: int, peaked: bool) -> torch.Tensor:
 
 
 def milliseconds(num_rows: int, peaked: bool, parameters: dict[str, Any]) -> float:
-    sampler = Sampler(VOCAB_SIZE, torch.device("cpu"))
+    sampler = Sampler(torch.device("cpu"))
     states = [
         SamplingState(SamplingParams(**parameters), seed, range(500), list(range(300, 600)), (2,))
         for seed in range(num_rows)

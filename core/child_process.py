@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
-from pathlib import Path
 
 import psutil
 
 from pageport.core.config import EngineConfig
+from pageport.core.interpreter import python_executable
 
 
 def start_engine_process(config: EngineConfig, channel: socket.socket) -> subprocess.Popen[bytes]:
@@ -36,10 +35,3 @@ def thread_environment(config: EngineConfig) -> dict[str, str]:
         "OMP_WAIT_POLICY": config.omp_wait_policy.upper(),
         "TOKENIZERS_PARALLELISM": "false",
     }
-
-
-def python_executable() -> str:
-    """This environment's python; an embedding program (Triton's stub) is not one, whatever `sys.executable` says."""
-    if Path(sys.executable).name.startswith("python"):
-        return sys.executable
-    return str(Path(sys.prefix) / "bin" / "python3")

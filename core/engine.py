@@ -58,7 +58,7 @@ class Engine:
         )
         self._tokenizer = load_tokenizer(config.tokenizer or config.model)
         self._texts = TokenTexts(self._tokenizer)
-        self._sampler = Sampler(model_config.vocab_size, device)
+        self._sampler = Sampler(device)
         self._eos_token_ids = tuple(model_config.eos_token_ids)
         self._requests: dict[str, RequestProgress] = {}
         self._generations: dict[Sequence, Generation] = {}
@@ -111,10 +111,14 @@ class Engine:
         progress = self._requests.get(request_id)
         return self._end(progress, FinishReason.CANCELLED, None) if progress is not None else []
 
-    def fail_all(self, error: str) -> list[RequestOutput]:
-        """End every request with an error, after a step that could not be computed."""
+    def fail_running(self, error: str) -> list[RequestOutput]:
+        """End every request that holds blocks with an error, after a step that could not be computed.
+
+        What waits was no part of that step, and goes on.
+        """
+        running = {id(s.request): self._generations[s].progress for s in self._scheduler.running}
         outputs: list[RequestOutput] = []
-        for progress in list(self._requests.values()):
+        for progress in running.values():
             outputs += self._end(progress, FinishReason.ERROR, error)
         return outputs
 
@@ -159,7 +163,7 @@ class Engine:
                 include_stop_string=params.include_stop_str_in_output,
                 skip_special_tokens=params.skip_special_tokens,
             ),
-            max_output_tokens=room if params.max_tokens is None else min(room, params.max_tokens),
+            max_output_tokens=room if params.max_tokens is None else params.max_tokens,
         )
         progress.sequences.append(sequence)
         self._generations[sequence] = generation

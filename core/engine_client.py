@@ -13,7 +13,8 @@ import socket
 import struct
 import subprocess
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 
 from tokenizers import Tokenizer
 
@@ -85,29 +86,18 @@ class EngineClient:
     ) -> AsyncIterator[RequestOutput]:
         arrival = time.monotonic()
         request_id = request_id or f"request-{next(self._numbers)}"
-        if request_id in self._mailboxes:
-            raise InvalidRequestError("request_id", f"{request_id!r} is in flight already")
-        mailbox = self._mailboxes[request_id] = Mailbox()
         deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
-        finished = False
         try:
             async with asyncio.timeout_at(deadline):
                 token_ids = await self._tokenize(prompt)
-                seed = self._seeds.getrandbits(64) if sampling.seed is None else sampling.seed % 2**64
                 await self._wait_ready()
-                self._send(EngineRequest(request_id, token_ids, sampling, arrival, seed, service_class))
-            while not finished:
-                async with asyncio.timeout_at(deadline):
-                    outputs = await mailbox.take()
-                for output in outputs:
-                    finished = finished or output.request_finished
+            seed = self._seeds.getrandbits(64) if sampling.seed is None else sampling.seed % 2**64
+            request = EngineRequest(request_id, token_ids, sampling, arrival, seed, service_class)
+            async with aclosing(self._stream(request, deadline)) as outputs:
+                async for output in outputs:
                     yield output
         except TimeoutError:
             raise RequestTimeoutError(f"timeout: the request was not finished after {timeout} s") from None
-        finally:
-            del self._mailboxes[request_id]
-            if not finished:
-                self._send_if_alive(AbortRequest(request_id))
 
     async def abort(self, request_id: str) -> None:
         self._send_if_alive(AbortRequest(request_id))
@@ -152,6 +142,29 @@ class EngineClient:
         encoding = await asyncio.to_thread(self._tokenizer.encode, prompt)
         return tuple(encoding.ids)
 
+    async def _stream(self, request: EngineRequest, deadline: float | None) -> AsyncGenerator[RequestOutput]:
+        """Send a request and pass on its outputs; whoever leaves early aborts it.
+
+        Only now is the request in flight: one that still waits for an engine is not failed by the death of another.
+        """
+        request_id = request.request_id
+        if request_id in self._mailboxes:
+            raise InvalidRequestError("request_id", f"{request_id!r} is in flight already")
+        mailbox = self._mailboxes[request_id] = Mailbox()
+        finished = False
+        try:
+            self._send(request)
+            while not finished:
+                async with asyncio.timeout_at(deadline):
+                    outputs = await mailbox.take()
+                for output in outputs:
+                    finished = finished or output.request_finished
+                    yield output
+        finally:
+            del self._mailboxes[request_id]
+            if not finished:
+                self._send_if_alive(AbortRequest(request_id))
+
     async def _wait_ready(self) -> None:
         await self._ready.wait()
         if self._dead is not None:
@@ -168,21 +181,30 @@ class EngineClient:
             self._send(message)
 
     async def _supervise(self) -> None:
-        """Keep one engine running; returns when the client closes or engines fail again and again."""
+        """Keep one engine running; returns when the client closes or there will be no engine any more."""
         failed_starts = 0
-        while not self._closing and failed_starts < MAX_FAILED_STARTS:
-            served = await self._run_engine()
-            if self._dead is not None:
-                break
-            failed_starts = 0 if served else failed_starts + 1
-        if not self._closing and self._dead is None:
-            self._dead = EngineDeadError(f"the engine died {failed_starts} times before it could serve")
-        self._ready.set()  # lets those who wait see that there will be none
+        try:
+            while not self._closing and self._dead is None:
+                served = await self._run_engine()
+                failed_starts = 0 if served else failed_starts + 1
+                if failed_starts == MAX_FAILED_STARTS and self._dead is None:
+                    self._dead = EngineDeadError(
+                        f"the engine died {failed_starts} times before it could serve"
+                    )
+        except Exception as error:
+            logger.exception("the engine process cannot be kept running")
+            self._dead = EngineDeadError(f"the engine process cannot be kept running: {error}")
+        finally:
+            self._ready.set()  # lets those who wait see that there will be none
 
     async def _run_engine(self) -> bool:
         """One engine process from start to end; whether it ever served."""
         ours, theirs = socket.socketpair()
-        self._process = process = start_engine_process(self._config, theirs)
+        try:
+            self._process = process = start_engine_process(self._config, theirs)
+        except OSError:
+            ours.close()
+            raise
         reader, self._writer = await asyncio.open_unix_connection(sock=ours)
         self._send(StartEngine(self._config))
         served = False

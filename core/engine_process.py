@@ -63,9 +63,9 @@ class EngineServer:
         try:
             outputs = self._engine.step()
         except Exception as error:
-            # One broken step must not take the process, and with it the model, from everybody else.
-            logger.exception("a step failed; the requests in it end with an error")
-            outputs = self._engine.fail_all(f"the engine could not compute a step: {error!r}")
+            # One broken step must not take the process, and with it the model, from those who wait.
+            logger.exception("a step failed; the running requests end with an error")
+            outputs = self._engine.fail_running(f"the engine could not compute a step: {error!r}")
         self._send(StepOutputs(outputs, self._engine.stats()))
 
     def _send(self, message: FromEngine) -> None:

@@ -34,10 +34,6 @@ class StepPlan(NamedTuple):
     scheduled: list[ScheduledSequence]
     copies: list[BlockCopy]
 
-    @property
-    def num_tokens(self) -> int:
-        return sum(item.num_tokens for item in self.scheduled)
-
 
 Preemptor = Callable[[KVManager, Sequence], None]
 

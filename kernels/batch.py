@@ -30,7 +30,3 @@ class RaggedBatch:
     num_decodes: int
     query_lens_host: tuple[int, ...]
     seq_lens_host: tuple[int, ...]
-
-    @property
-    def num_tokens(self) -> int:
-        return int(self.positions.shape[0])

@@ -21,7 +21,6 @@ class Linear:
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         """Take over `weight` [N, K] and `bias` [N]; the caller drops its own references."""
-        self.out_features = int(weight.shape[0])
         self._bias = bias
         self._packed = _can_pack(weight)
         self._doubles_one_row = self._packed and int(weight.shape[1]) > _LONGEST_PLAIN_ROW

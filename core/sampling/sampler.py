@@ -35,12 +35,10 @@ class Sampler:
     banned) it is the sequence's first end token, or token 0 if it has none.
 
     Args:
-        vocab_size: width of the logits.
         device: where the logits are.
     """
 
-    def __init__(self, vocab_size: int, device: torch.device) -> None:
-        self._vocab_size = vocab_size
+    def __init__(self, device: torch.device) -> None:
         self._device = device
         self._batch = Batch([], device)
 

@@ -195,8 +195,6 @@ async def test_a_wrong_configuration_fails_the_start_with_its_reason(
 ) -> None:
     wrong: list[tuple[dict[str, Any], type[PageportError], str]] = [
         ({"max_model_len": 1000}, ConfigError, "max_model_len: 1000 is more than the model's 96"),
-        ({"kv_cache_memory_bytes": 1}, ConfigError, "kv_cache_memory_bytes: 1 bytes do not hold one block"),
-        ({"kv_cache_memory_bytes": 1 << 60}, ConfigError, "bytes that are free"),
         ({"model": tmp_path}, ModelError, "config.json cannot be read"),
     ]
     for arguments, kind, message in wrong:
@@ -219,3 +217,34 @@ async def test_close_ends_the_process_and_running_requests(tiny_model: Path) -> 
         await task
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+async def test_an_engine_that_cannot_be_started_is_an_error_and_not_a_wait(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pageport.core.child_process.python_executable", lambda: "/nowhere/python3")
+    client = make_client(tiny_model)
+    with pytest.raises(EngineDeadError, match="/nowhere/python3"):
+        await asyncio.wait_for(client.start(), DEADLINE)
+    with pytest.raises(EngineDeadError):
+        await asyncio.wait_for(collect(client.submit("Hello", GREEDY)), DEADLINE)
+    assert not client.health()
+    await client.close()
+
+
+async def test_requests_that_arrive_while_the_engine_is_away_wait_for_the_next(tiny_model: Path) -> None:
+    client = make_client(tiny_model)
+    await client.start()
+    try:
+        pid = client.engine_pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        await until(
+            lambda: not client._ready.is_set()
+        )  # the client has noticed, and no new engine serves yet
+        answers = await asyncio.wait_for(
+            asyncio.gather(*(collect(client.submit([i], GREEDY)) for i in range(8))), DEADLINE
+        )
+        assert [len(answer.token_ids) for answer in answers] == [20] * 8
+    finally:
+        await client.close()

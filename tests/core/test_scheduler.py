@@ -41,7 +41,7 @@ class PretendEngine:
 
     def step(self) -> StepPlan:
         plan = self.scheduler.plan()
-        assert plan.num_tokens <= self.budget
+        assert sum(num_tokens for _, num_tokens in plan.scheduled) <= self.budget
         assert len(self.scheduler.running) <= self.max_num_seqs
         assert len({id(item.sequence) for item in plan.scheduled}) == len(plan.scheduled)
         self.kv.check_integrity()

@@ -80,7 +80,7 @@ def test_a_row_does_not_depend_on_the_others(cpu_kernels, rows, pick, dtype):
 def rotary_case(case_of, dtype, block_size=16):
     """New tokens of three sequences over an all-NaN cache, with a table of angles."""
     case = case_of((9, 3, 64), [(1, 50), (6, 20), (17, 17)], dtype=dtype, block_size=block_size)
-    tokens = case.batch.num_tokens
+    tokens = len(case.batch.positions)
     merged = numbers(tokens, 15, 64, dtype=dtype)
     angles = numbers(64, 32, seed=3)
     cos_sin = torch.cat((angles.cos(), angles.sin()), dim=1)
@@ -105,7 +105,7 @@ def test_rotary_equals_hugging_faces_and_writes_only_its_slots(
     blocks, offsets = batch.slot_mapping // block_size, batch.slot_mapping % block_size
     assert_agree(cache[blocks, 0, offsets], expected_key.to(dtype), kind)
     assert torch.equal(cache[blocks, 1, offsets], value)
-    assert cache.isfinite().sum() == batch.num_tokens * 2 * 3 * 64
+    assert cache.isfinite().sum() == len(batch.positions) * 2 * 3 * 64
     assert torch.equal(value, merged[:, 12:])
 
 

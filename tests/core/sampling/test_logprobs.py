@@ -18,7 +18,7 @@ def test_prompt_logprobs_are_those_of_a_full_sort(seed: int, vocab_size: int, nu
     if equals:
         logits = np.round(logits)
     targets = generator.integers(vocab_size, size=10).tolist()
-    sampler = Sampler(vocab_size, torch.device("cpu"))
+    sampler = Sampler(torch.device("cpu"))
     for row, target, position in zip(
         logits, targets, sampler.prompt_logprobs(torch.from_numpy(logits.copy()), targets, num), strict=True
     ):
@@ -42,7 +42,7 @@ def test_logprobs_are_the_models_whatever_is_asked_of_the_draw() -> None:
         min_tokens=1,
     )
     state = SamplingState(params, 0, [1], [], ())
-    sampled = Sampler(3, torch.device("cpu")).sample(torch.from_numpy(np.log(probabilities)), [state])
+    sampled = Sampler(torch.device("cpu")).sample(torch.from_numpy(np.log(probabilities)), [state])
     assert sampled.token_ids == [0]
     position = sampled.logprobs[0]
     assert position is not None
@@ -57,7 +57,7 @@ def test_each_row_gets_as_many_as_it_asked_for() -> None:
         for num in (None, 0, 1, 3, 20)
     ]
     logits = torch.arange(8.0).repeat(5, 1)
-    sampled = Sampler(8, torch.device("cpu")).sample(logits, states)
+    sampled = Sampler(torch.device("cpu")).sample(logits, states)
     assert [entry and entry.token_ids for entry in sampled.logprobs] == [
         None,
         [7],
@@ -69,13 +69,13 @@ def test_each_row_gets_as_many_as_it_asked_for() -> None:
 
 def test_an_impossible_prompt_token_has_minus_infinity_and_never_nan() -> None:
     logits = torch.tensor([[0.0, -torch.inf, 0.0], [torch.nan, 1.0, 0.0]])
-    first, second = Sampler(3, torch.device("cpu")).prompt_logprobs(logits, [1, 0], 1)
+    first, second = Sampler(torch.device("cpu")).prompt_logprobs(logits, [1, 0], 1)
     assert first == ([1, 0], [-np.inf, pytest.approx(np.log(0.5))], [3, 1])
     assert second.logprobs[0] == -np.inf
     assert second.token_ids == [0, 1]
 
 
 def test_of_many_equal_tokens_the_lowest_ids_are_reported() -> None:
-    (position,) = Sampler(500, torch.device("cpu")).prompt_logprobs(torch.zeros(1, 500), [400], 3)
+    (position,) = Sampler(torch.device("cpu")).prompt_logprobs(torch.zeros(1, 500), [400], 3)
     assert position.token_ids == [400, 0, 1, 2]
     assert position.ranks == [401, 1, 2, 3]

@@ -23,7 +23,7 @@ def make_state(seed: int = 0, output: list[int] | None = None, **parameters: Any
 
 
 def sample(logits: npt.NDArray[np.float32], states: list[SamplingState]) -> SampledTokens:
-    return Sampler(logits.shape[1], torch.device("cpu")).sample(torch.from_numpy(logits.copy()), states)
+    return Sampler(torch.device("cpu")).sample(torch.from_numpy(logits.copy()), states)
 
 
 def tokens_of(row: list[float], count: int = 200, **parameters: Any) -> set[int]:
@@ -252,7 +252,7 @@ def test_penalties_follow_a_growing_output() -> None:
     generator = np.random.default_rng(0)
     logits = generator.normal(size=(100, 200)).astype(np.float32)
     parameters = {"temperature": 0.0, "frequency_penalty": 0.4, "repetition_penalty": 1.2}
-    sampler = Sampler(200, torch.device("cpu"))
+    sampler = Sampler(torch.device("cpu"))
     growing = make_state(**parameters)
     for row in logits:
         chosen = sampler.sample(torch.from_numpy(row[None].copy()), [growing]).token_ids[0]
@@ -268,7 +268,7 @@ def test_a_bias_too_large_for_a_logit_forces_or_bans_its_token() -> None:
 
 
 def test_a_changed_batch_is_noticed() -> None:
-    sampler = Sampler(3, torch.device("cpu"))
+    sampler = Sampler(torch.device("cpu"))
     row = [0.0, 1.0, 0.5]
     greedy, biased = make_state(temperature=0.0), make_state(temperature=0.0, logit_bias={0: 9.0})
     assert sampler.sample(torch.tensor([row, row]), [greedy, biased]).token_ids == [1, 0]
