@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import bisect
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 from pageport.core.kv_manager import BlockCopy, KVManager
@@ -102,22 +102,26 @@ class Scheduler:
             self.waiting.remove(sequence)
 
     def plan(self) -> StepPlan:
-        """Decide the next step and take the blocks it needs."""
+        """Decide the next step and take the blocks it needs.
+
+        Blocks go out by age, so a victim is always the newest and no sequence loses blocks to a newer one. Budget does
+        not: a prompt leaves every decode its token, so that it never delays tokens that are being streamed.
+        """
         plan = StepPlan([], [])
         budget = self._max_num_batched_tokens
+        decodes_to_come = sum(sequence.num_pending == 1 for sequence in self.running)
         preempted = False
-        oldest = self.running[0] if self.running else None
-        other_decodes = sum(sequence.num_pending == 1 for sequence in self.running[1:])
-        for sequence in self._running_by_urgency():
+        for sequence in list(self.running):
             if sequence.table is None:  # preempted a moment ago by an older one
                 continue
-            reserved = other_decodes if sequence is oldest and sequence.num_pending > 1 else 0
-            num_tokens = self._share(sequence, budget - reserved)
+            decodes_to_come -= sequence.num_pending == 1
+            num_tokens = self._share(sequence, budget - (decodes_to_come if sequence.num_pending > 1 else 0))
             if num_tokens == 0:
                 continue
             while not self.kv.can_append(sequence.table, num_tokens):
-                victim = self._newest_unplanned(plan, not_older_than=sequence)
+                victim = self.running[-1]
                 preempted = True
+                decodes_to_come -= victim is not sequence and victim.num_pending == 1
                 self._preempt(victim)
                 if victim is sequence:
                     break
@@ -129,17 +133,6 @@ class Scheduler:
         return plan
 
     # -- private -----------------------------------------------------------------------------------------
-
-    def _running_by_urgency(self) -> Iterator[Sequence]:
-        """Decodes before prompts, so that a long prompt never delays tokens that are being streamed.
-
-        The oldest comes first of all, with a budget that leaves the decodes theirs: were it planned after them,
-        newer sequences could have taken the blocks that it needs.
-        """
-        running = list(self.running)
-        yield from running[:1]
-        yield from (sequence for sequence in running[1:] if sequence.num_pending == 1)
-        yield from (sequence for sequence in running[1:] if sequence.num_pending > 1)
 
     def _share(self, sequence: Sequence, budget: int) -> int:
         """Tokens of a sequence that a step with this budget left computes.
@@ -163,16 +156,6 @@ class Scheduler:
         if copy is not None:
             plan.copies.append(copy)
         plan.scheduled.append(ScheduledSequence(sequence, num_tokens))
-
-    def _newest_unplanned(self, plan: StepPlan, *, not_older_than: Sequence) -> Sequence:
-        """The newest running sequence that this step has not planned yet; at worst the asking one itself."""
-        planned = {id(item.sequence) for item in plan.scheduled}
-        for sequence in reversed(self.running):
-            if sequence is not_older_than or sequence.arrival < not_older_than.arrival:
-                break
-            if id(sequence) not in planned:
-                return sequence
-        return not_older_than
 
     def _preempt(self, victim: Sequence) -> None:
         self.running.remove(victim)

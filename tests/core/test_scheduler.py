@@ -45,6 +45,9 @@ class PretendEngine:
         assert len(self.scheduler.running) <= self.max_num_seqs
         assert len({id(item.sequence) for item in plan.scheduled}) == len(plan.scheduled)
         self.kv.check_integrity()
+        running, waiting = self.scheduler.running, self.scheduler.waiting
+        if running and waiting:
+            assert running[-1].arrival <= waiting[0].arrival, "a newer sequence runs while an older one waits"
         complete = [item.sequence for item in plan.scheduled if item.samples]
         for sequence, num_tokens in plan.scheduled:
             assert 1 <= num_tokens <= sequence.num_pending
@@ -124,7 +127,7 @@ def test_every_request_ends_and_no_block_is_left(
     assert engine.kv.pool.num_used == 0
 
 
-def test_decodes_go_before_prompts_and_prompts_fill_the_budget() -> None:
+def test_prompts_fill_the_budget_that_decodes_leave() -> None:
     engine = PretendEngine(num_blocks=64, block_size=4, max_num_seqs=8, budget=8)
     for _ in range(3):
         engine.add(prompt=2, output=9)
@@ -210,12 +213,25 @@ def test_a_budget_too_small_for_aligned_pieces_cuts_anywhere() -> None:
     assert [[num for _, num in engine.step().scheduled] for _ in range(2)] == [[6], [4]]
 
 
-def test_newer_decodes_do_not_take_the_blocks_of_the_oldest_prompt() -> None:
-    engine = PretendEngine(num_blocks=11, block_size=3, max_num_seqs=4, budget=19, alignment=4)
-    first = engine.add(prompt=11, output=12, n=2)
-    engine.add(prompt=3, output=2, n=3)
+def test_an_older_prompt_leaves_newer_decodes_their_tokens() -> None:
+    engine = PretendEngine(num_blocks=64, block_size=4, max_num_seqs=8, budget=8)
+    prompt = engine.add(prompt=30, output=2)
+    engine.step()
+    for _ in range(3):  # as if they had come while the long prompt was away
+        engine.add(prompt=1, output=9)
+    engine.scheduler.running.remove(prompt)
+    engine.step()
+    engine.scheduler.running.insert(0, prompt)
+    assert [num for _, num in engine.step().scheduled] == [5, 1, 1, 1]
+
+
+def test_newer_sequences_never_take_blocks_from_older_ones() -> None:
+    engine = PretendEngine(num_blocks=12, block_size=3, max_num_seqs=5, budget=15, alignment=4)
+    for batch in ([(1, 6, 1)], [(1, 5, 1), (11, 7, 1), (9, 4, 2)], [(19, 1, 1), (1, 4, 3)]):
+        for prompt, output, n in batch:
+            engine.add(prompt, output, n)
+        engine.step()
     while engine.scheduler.has_work:
         oldest = min(sequence.arrival for sequence in engine.live)
         assert oldest in {item.sequence.arrival for item in engine.step().scheduled}
-    assert len(engine.finished) == 5
-    assert first.preemptions == 0
+    assert len(engine.finished) == 9
