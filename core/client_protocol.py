@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from pageport.core.metrics import EngineStats
+from pageport.core.metrics import EngineInfo, EngineStats
 from pageport.core.request import RequestOutput, ServiceClass
 from pageport.core.sampling_params import SamplingParams
 
 
 class EngineClientProtocol(Protocol):
     """The async face of an engine. All methods belong to the event loop that called `start`."""
+
+    @property
+    def info(self) -> EngineInfo:
+        """What the engine resolved; valid once `start` has returned."""
+        ...
 
     async def start(self) -> None:
         """Start the engine and return when it can serve. Raises ConfigError, ModelError, EngineDeadError."""

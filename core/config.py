@@ -44,6 +44,14 @@ class EngineConfig:
     )
     max_num_seqs: int = Field(default=64, ge=1, description="sequences that run at once")
     max_num_batched_tokens: int = Field(default=512, ge=1, description="tokens one step computes at most")
+    enable_prefix_caching: bool = Field(
+        default=True, description="share the full KV blocks of equal prompt beginnings between requests"
+    )
+    exact_recompute: bool = Field(
+        default=True,
+        description="generated tokens whose KV was lost (preemption, engine death) are computed again one a step, by "
+        "the kernels that computed them first, so that the answer is bit for bit the same; false: as a prompt, quicker",
+    )
     watermark: float = Field(
         default=0.01, ge=0.0, lt=1.0, description="share of blocks kept free when a new request is admitted"
     )

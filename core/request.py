@@ -26,6 +26,15 @@ class ServiceClass(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class SequenceProgress:
+    """How far one sequence of a request had come under an engine that is gone."""
+
+    token_ids: tuple[int, ...] = ()
+    cumulative_logprob: float = 0.0
+    finished: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class EngineRequest:
     """One prompt with its parameters, as the engine receives it.
 
@@ -34,6 +43,8 @@ class EngineRequest:
         prompt_token_ids: at least one id, each below the vocabulary size.
         arrival_time: seconds, `time.monotonic` of this machine.
         seed: resolved; sequence `i` of the request draws with `seed + i`.
+        progress: empty for a new request; else one entry a sequence, and the request goes on from there: outputs
+            hold only what comes after.
     """
 
     request_id: str
@@ -42,10 +53,11 @@ class EngineRequest:
     arrival_time: float
     seed: int = 0
     service_class: ServiceClass = ServiceClass.REALTIME
+    progress: tuple[SequenceProgress, ...] = ()
 
 
 class Logprob(NamedTuple):
-    """The log-probability of one candidate token, before any sampling parameter is applied."""
+    """The log-probability of one candidate token; see `LogprobsMode`."""
 
     logprob: float
     rank: int  # 1: the most likely token
@@ -70,11 +82,13 @@ class RequestTimes:
 class RequestOutput:
     """What one step (or several merged ones) added to one sequence of a request.
 
-    All of `text`, `token_ids` and `logprobs` are deltas. Text is held back while it could still
+    All of `text`, `token_ids`, `token_texts` and `logprobs` are deltas. Text is held back while it could still
     become part of a stop string or of an unfinished character, so a step may add tokens but no text.
 
     Attributes:
         index: which of the request's `n` sequences.
+        token_texts: where asked for, the text that each token added, one entry a token; "" where a token only began
+            a character.
         finish_reason: None while the sequence goes on; the request ends with its last sequence.
         stop_reason: the stop string or stop token id that ended it; None for end-of-sequence.
         prompt_logprobs: only on the first output of sequence 0, one entry a prompt token; the first is None.
@@ -85,6 +99,7 @@ class RequestOutput:
     index: int = 0
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
+    token_texts: list[str] | None = None
     logprobs: list[PositionLogprobs] | None = None
     cumulative_logprob: float = 0.0
     finish_reason: FinishReason | None = None
@@ -100,6 +115,8 @@ class RequestOutput:
         """Append a later delta of the same sequence to this one."""
         self.text += later.text
         self.token_ids += later.token_ids
+        if later.token_texts is not None:
+            self.token_texts = (self.token_texts or []) + later.token_texts
         if later.logprobs is not None:
             self.logprobs = (self.logprobs or []) + later.logprobs
         self.cumulative_logprob = later.cumulative_logprob

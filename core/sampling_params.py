@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -18,6 +19,60 @@ MAX_SEQUENCES = 64
 
 def _one_string_as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
+
+
+class GrammarKind(enum.StrEnum):
+    """How a grammar is written."""
+
+    REGEX = "regex"
+    JSON_SCHEMA = "json_schema"
+
+
+@dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
+class Grammar:
+    """What the whole generated text must match.
+
+    Attributes:
+        source: the regular expression, anchored at both ends; or the JSON schema as JSON text.
+    """
+
+    kind: GrammarKind
+    source: str
+
+
+@dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
+class Watermark:
+    """A green list: a share `gamma` of the vocabulary, chosen by the token before, gets `delta` added to its logits.
+
+    Method: Kirchenbauer et al., "A watermark for large language models" (ICML 2023).
+    """
+
+    gamma: float = Field(default=0.5, gt=0.0, lt=1.0)
+    delta: float = Field(default=2.0, allow_inf_nan=False)
+
+
+class PenaltyStyle(enum.StrEnum):
+    """Whose formula the frequency penalty follows."""
+
+    COUNT = "count"  # OpenAI and vLLM: penalty * count, over the output
+    SHARE = "share"  # TGI's paged path: penalty * count / length
+
+
+class LogprobsMode(enum.StrEnum):
+    """Which scores log-probabilities are taken from."""
+
+    RAW = "raw"  # the model's own
+    PROCESSED = (
+        "processed"  # after everything that changes or removes scores; impossible tokens are not listed,
+    )
+    # and tokens that tie with the last one listed are listed too
+
+
+class StopMatch(enum.StrEnum):
+    """Where a stop string counts, and what becomes of its text."""
+
+    ANYWHERE = "anywhere"  # the text ends before it, in the middle of a token too
+    AT_TOKEN_END = "at_token_end"  # only where the text so far ends with it; it stays in the text
 
 
 StringList = Annotated[tuple[str, ...], BeforeValidator(_one_string_as_list)]
@@ -54,6 +109,12 @@ class SamplingParams:
     logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
     prompt_logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
     skip_special_tokens: bool = True
+    grammar: Grammar | None = Field(default=None, description="what the text must match")
+    watermark: Watermark | None = None
+    penalty_style: PenaltyStyle = PenaltyStyle.COUNT
+    logprobs_mode: LogprobsMode = LogprobsMode.RAW
+    stop_match: StopMatch = StopMatch.ANYWHERE
+    token_texts: bool = Field(default=False, description="report what each token added to the text")
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
