@@ -91,7 +91,7 @@ class Engine:
         self._scheduler.kv.check_integrity()
 
     def add_request(self, request: EngineRequest) -> None:
-        """Queue a request.
+        """Queue a request; one with progress goes on from there.
 
         Raises:
             InvalidRequestError: it can never be served by this engine; nothing was queued.
@@ -100,10 +100,13 @@ class Engine:
             raise InvalidRequestError("request_id", f"{request.request_id!r} is in flight already")
         validate_request(request, self.info)
         progress = RequestProgress.start(request)
-        sequence = Sequence.first_of(request)
-        self._track(sequence, progress)
+        if request.progress:
+            self._resume(request, progress)
+        else:
+            self._track(Sequence.first_of(request), progress)
         self._requests[request.request_id] = progress
-        self._scheduler.add(sequence)
+        for sequence in progress.sequences:
+            self._scheduler.add(sequence)
         self._stats.observe()
 
     def abort(self, request_id: str) -> list[RequestOutput]:
@@ -168,6 +171,13 @@ class Engine:
         progress.sequences.append(sequence)
         self._generations[sequence] = generation
         return generation
+
+    def _resume(self, request: EngineRequest, progress: RequestProgress) -> None:
+        """Each unfinished sequence goes on alone: its prompt and tokens are computed again, whatever was shared."""
+        for index, done in enumerate(request.progress):
+            if not done.finished:
+                sequence = Sequence(request, index, list(request.prompt_token_ids))
+                self._track(sequence, progress).resume(done)
 
     def _encode_plain(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
@@ -314,3 +324,25 @@ def validate_request(request: EngineRequest, info: EngineInfo) -> None:
             "prompt", f"token id {bad} is outside of the vocabulary, 0 to {info.vocab_size - 1}"
         )
     validate_for_vocabulary(params, info.vocab_size)
+    if request.progress:
+        _validate_progress(request, info)
+
+
+def _validate_progress(request: EngineRequest, info: EngineInfo) -> None:
+    """Refuse to go on where nothing could come any more."""
+    prompt, params, progress = request.prompt_token_ids, request.sampling, request.progress
+    if len(progress) != params.n:
+        raise InvalidRequestError("progress", f"has {len(progress)} sequences; the request has {params.n}")
+    unfinished = [len(sequence.token_ids) for sequence in progress if not sequence.finished]
+    if not unfinished:
+        raise InvalidRequestError("progress", "all sequences are finished")
+    room = info.max_model_len - len(prompt)
+    limit = room if params.max_tokens is None else params.max_tokens
+    if max(unfinished) >= limit:
+        raise InvalidRequestError(
+            "progress", f"{max(unfinished)} tokens leave no room for one more: limit {limit}"
+        )
+    if any(not 0 <= token < info.vocab_size for sequence in progress for token in sequence.token_ids):
+        raise InvalidRequestError(
+            "progress", f"a token id is outside of the vocabulary, 0 to {info.vocab_size - 1}"
+        )

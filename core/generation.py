@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tokenizers import Tokenizer
 
@@ -13,6 +13,7 @@ from pageport.core.request import (
     PositionLogprobs,
     RequestOutput,
     RequestTimes,
+    SequenceProgress,
 )
 from pageport.core.sampling import SamplingState, TokenLogprobs
 from pageport.core.sequence import Sequence
@@ -52,11 +53,13 @@ class RequestProgress:
 
     @classmethod
     def start(cls, request: EngineRequest) -> RequestProgress:
-        wants_prompt = request.sampling.prompt_logprobs is not None
+        first_has_begun = bool(request.progress and request.progress[0].token_ids)
+        wants_prompt = request.sampling.prompt_logprobs is not None and not first_has_begun
+        times = request.earlier_times or RequestTimes(arrival=request.arrival_time)
         return cls(
             request,
-            RequestTimes(arrival=request.arrival_time),
-            unfinished=request.sampling.n,
+            replace(times),
+            unfinished=request.sampling.n - sum(sequence.finished for sequence in request.progress),
             prompt_logprobs=[None] if wants_prompt else None,
         )
 
@@ -71,6 +74,17 @@ class Generation:
     text: TextStream
     max_output_tokens: int
     cumulative_logprob: float = 0.0
+
+    def resume(self, progress: SequenceProgress) -> None:
+        """Go on from what an engine that is gone has sent of this sequence.
+
+        Its state (text held back, tokens counted, the place in a grammar) follows from the tokens alone, so they are
+        accepted once more; what comes of that was sent then.
+        """
+        for token in progress.token_ids:
+            ended = self.accept(token, None).finish_reason
+            assert ended is None, "a sequence that has ended does not go on"
+        self.cumulative_logprob = progress.cumulative_logprob
 
     def accept(self, token: int, logprobs: PositionLogprobs | None) -> RequestOutput:
         """Append a sampled token and say what it adds; ends the sequence where it has to."""

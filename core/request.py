@@ -25,6 +25,16 @@ class ServiceClass(enum.StrEnum):
     BATCH = "batch"
 
 
+@dataclass(slots=True)
+class RequestTimes:
+    """When things happened to a request, in seconds of `time.monotonic`; 0: not yet."""
+
+    arrival: float = 0.0
+    first_scheduled: float = 0.0
+    first_token: float = 0.0
+    finished: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class SequenceProgress:
     """How far one sequence of a request had come under an engine that is gone."""
@@ -43,8 +53,9 @@ class EngineRequest:
         prompt_token_ids: at least one id, each below the vocabulary size.
         arrival_time: seconds, `time.monotonic` of this machine.
         seed: resolved; sequence `i` of the request draws with `seed + i`.
-        progress: empty for a new request; else one entry a sequence, and the request goes on from there: outputs
-            hold only what comes after.
+        progress: empty for a new request; else one entry a sequence, not all of them finished, and the request goes on
+            from there: outputs hold only what comes after.
+        earlier_times: with `progress`, what had happened to the request by then.
     """
 
     request_id: str
@@ -54,6 +65,7 @@ class EngineRequest:
     seed: int = 0
     service_class: ServiceClass = ServiceClass.REALTIME
     progress: tuple[SequenceProgress, ...] = ()
+    earlier_times: RequestTimes | None = None
 
 
 class Logprob(NamedTuple):
@@ -66,16 +78,6 @@ class Logprob(NamedTuple):
 
 # One position: token id to its log-probability. The chosen token comes first.
 PositionLogprobs = dict[int, Logprob]
-
-
-@dataclass(slots=True)
-class RequestTimes:
-    """When things happened to a request, in seconds of `time.monotonic`; 0: not yet."""
-
-    arrival: float = 0.0
-    first_scheduled: float = 0.0
-    first_token: float = 0.0
-    finished: float = 0.0
 
 
 @dataclass(slots=True)
