@@ -1,14 +1,41 @@
-"""A validated request through the engine: admission, one stream of events, best-of, and the times of it all."""
+"""What the routes see of the engine: a request goes in as its client wrote it; events come out."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from pageport.backends.tgi_adapter.generation import GeneratedText, PrefillToken, TokenEvent
 from pageport.backends.tgi_adapter.parameters import GenerationParameters
+from pageport.backends.tgi_adapter.router.schemas import GenerateParameters
 from pageport.core import ServiceClass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateInput:
+    """A request that nobody has validated yet.
+
+    Attributes:
+        inputs: the prompt as text (also for `return_full_text` and the headers' character count).
+        prompt_ids: the prompt as tokens, where the client sent tokens; they are taken as they are.
+        start: `time.monotonic` when the server began to work on it.
+        stream: what only whole answers can have is refused.
+        add_special_tokens: off for prompts that a chat template made.
+        logit_bias: token id to addition.
+        trace_context: the client's W3C trace headers.
+    """
+
+    inputs: str
+    parameters: GenerateParameters
+    start: float
+    stream: bool = False
+    add_special_tokens: bool = True
+    prompt_ids: tuple[int, ...] | None = None
+    logit_bias: Mapping[int, float] | None = None
+    service_class: ServiceClass = ServiceClass.REALTIME
+    trace_context: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,16 +43,17 @@ class ValidRequest:
     """A request that may go to the engine.
 
     Attributes:
-        inputs: the prompt as text (for `return_full_text` and the headers' character count).
         prompt_ids: what the engine gets: tokenised, truncated on the left.
-        details, decoder_input_details: what the answer shall show.
     """
 
-    inputs: str
     prompt_ids: tuple[int, ...]
     parameters: GenerationParameters
     best_of: int = 1
-    service_class: ServiceClass = ServiceClass.REALTIME
+
+    @property
+    def input_length(self) -> int:
+        """Tokens of the prompt."""
+        return len(self.prompt_ids)
 
 
 @dataclass(slots=True)
@@ -33,40 +61,59 @@ class InferenceTimes:
     """Seconds of `time.monotonic`: when a request came, was valid, was first scheduled, and when its last event came.
 
     Attributes:
-        start: when the server began to work on it.
-        validated: validation ended.
         queued_until: the engine took it up; known with the first event.
         finished: known with the last event.
     """
 
-    start: float = 0.0
+    start: float
     validated: float = 0.0
     queued_until: float = 0.0
     finished: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class InferenceResult:
-    """A complete answer."""
+class Answer:
+    """An answer on its way.
 
+    Attributes:
+        events: what came since one last looked, in order, never empty. The last one of all carries `generated`.
+            Raises RouterError: generation, incomplete generation, validation (what only the engine can know).
+    """
+
+    request: ValidRequest
+    times: InferenceTimes
+    events: AsyncIterator[list[TokenEvent]]
+
+
+@dataclass(frozen=True, slots=True)
+class WholeAnswer:
+    """A complete answer.
+
+    Attributes:
+        best_of_sequences: the other answers, where `best_of` asked for several.
+    """
+
+    request: ValidRequest
+    times: InferenceTimes
     generated: GeneratedText
     events: tuple[TokenEvent, ...]
     prefill: tuple[PrefillToken, ...]
-    times: InferenceTimes
-    best_of_sequences: tuple[InferenceResult, ...] = field(default=())
+    best_of_sequences: tuple[WholeAnswer, ...] = ()
 
 
 class Inference(Protocol):
-    """What the routes see of the engine."""
+    """Admission, validation, the engine, and the figures about all three."""
 
-    def stream(self, request: ValidRequest, times: InferenceTimes) -> AsyncIterator[TokenEvent]:
-        """The events of one answer as they come. Leaving the iterator early ends the request in the engine.
+    def open(self, request: GenerateInput) -> AbstractAsyncContextManager[Answer]:
+        """One answer, event by event. Leaving the block early ends the request in the engine.
 
-        Raises (RouterError, see `errors.py`, on the first iteration or later): overloaded, validation, generation,
-        incomplete generation.
+        Raises (RouterError, on entering): overloaded, validation.
         """
         ...
 
-    async def generate(self, request: ValidRequest, times: InferenceTimes) -> InferenceResult:
-        """A whole answer; with `best_of` the one with the highest mean log-probability, the others beside it."""
+    async def generate(self, request: GenerateInput) -> WholeAnswer:
+        """A whole answer; with `best_of` the one with the highest mean log-probability, the others beside it.
+
+        Raises (RouterError): overloaded, validation, generation, incomplete generation.
+        """
         ...

@@ -1,0 +1,74 @@
+"""What the router answers when it cannot answer: TGI's status codes and error types, in our own words."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    status: int
+    error_type: str
+    failure: str | None
+
+
+class ErrorKind(enum.Enum):
+    """The HTTP status of an error, its `error_type`, and its label in `tgi_request_failure` (None: not counted)."""
+
+    OVERLOADED = _Kind(429, "overloaded", "overloaded")
+    VALIDATION = _Kind(422, "validation", "validation")
+    GENERATION = _Kind(424, "generation", "generation")
+    INCOMPLETE = _Kind(500, "incomplete_generation", "incomplete")
+    INCOMPLETE_STREAM = _Kind(500, "incomplete_generation_stream", "incomplete")
+    TEMPLATE = _Kind(422, "template_error", "template")
+    MISSING_TEMPLATE_VARIABLE = _Kind(422, "missing_template_variable", "missing_template_variable")
+    TOOL = _Kind(422, "tool_error", "tool_error")
+    SUFFIX = _Kind(422, "suffix not supported", None)
+    BATCH_SIZE = _Kind(422, "batch size exceeded", None)
+    VERTEX_INPUT = _Kind(422, "Input validation error", None)
+    VERTEX_GENERATION = _Kind(500, "Incomplete generation", None)
+    UNHEALTHY = _Kind(503, "healthcheck", None)
+
+    @property
+    def status(self) -> int:
+        return self.value.status
+
+    @property
+    def error_type(self) -> str:
+        return self.value.error_type
+
+    @property
+    def failure(self) -> str | None:
+        return self.value.failure
+
+
+class RouterError(Exception):
+    """An answer of the form `{"error": message, "error_type": kind}`."""
+
+    def __init__(self, kind: ErrorKind, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+
+    @property
+    def body(self) -> dict[str, str]:
+        return {"error": self.message, "error_type": self.kind.error_type}
+
+
+def invalid(field: str, problem: str) -> RouterError:
+    """A request that was understood and cannot be served: which field, and what is wrong with it."""
+    return RouterError(ErrorKind.VALIDATION, f"{field}: {problem}")
+
+
+class BodyError(Exception):
+    """A request that could not even be read; answered in plain text, as TGI's HTTP framework does.
+
+    Attributes:
+        status: 400 not JSON, 413 too long, 415 not declared as JSON, 422 not of the wanted shape.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message

@@ -1,0 +1,57 @@
+"""The api key, and what other origins may do."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Sequence
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_VARY = "origin, access-control-request-method, access-control-request-headers"
+_METHODS = "GET,POST"
+_HEADERS = "content-type"
+
+
+class ApiKey:
+    """`Authorization: Bearer <key>`; as in TGI, letters count the same in either case."""
+
+    def __init__(self, key: str | None) -> None:
+        self._expected = None if key is None else f"bearer {key}".lower().encode()
+
+    def admits(self, scope: Scope) -> bool:
+        if self._expected is None:
+            return True
+        given = Headers(scope=scope).get("authorization", "")
+        return hmac.compare_digest(given.lower().encode(), self._expected)
+
+
+class Cors:
+    """Adds the headers that browsers ask for to every response, and answers their preflight requests.
+
+    Args:
+        origins: empty admits all.
+    """
+
+    def __init__(self, app: ASGIApp, origins: Sequence[str]) -> None:
+        self._app = app
+        self._origins = frozenset(origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        origin = Headers(scope=scope).get("origin", "")
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers["vary"] = _VARY
+                if not self._origins:
+                    headers["access-control-allow-origin"] = "*"
+                elif origin in self._origins:
+                    headers["access-control-allow-origin"] = origin
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)

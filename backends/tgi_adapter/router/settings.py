@@ -1,0 +1,54 @@
+"""Every setting of the router, under the names of the launcher's flags."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pageport.core import Watermark
+
+# The version of Text Generation Inference whose HTTP interface this is; clients read it from /info.
+TGI_VERSION = "3.3.6-dev0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterSettings:
+    """How the router behaves; the defaults are TGI's.
+
+    Attributes:
+        model_id: what clients are told that they talk to.
+        max_input_tokens, max_total_tokens: of one request: its prompt; its prompt and answer together.
+        payload_limit: bytes of a request's body.
+        compute_type: the header `x-compute-type`.
+        model_pipeline_tag: `text-generation` or None make `POST /` answer with the prompt in front.
+        enable_prefill_logprobs: without it, `decoder_input_details` brings an empty list, as with TGI's server.
+        watermark: what `watermark: true` switches on.
+        graceful_termination_timeout: seconds that running requests may go on after SIGTERM.
+        strict: answers as TGI does also where TGI refuses what its clients document.
+    """
+
+    model_id: str
+    max_input_tokens: int
+    max_total_tokens: int
+    model_sha: str | None = None
+    model_pipeline_tag: str | None = None
+    docker_label: str | None = None
+    max_concurrent_requests: int = 128
+    max_best_of: int = 2
+    max_stop_sequences: int = 4
+    max_top_n_tokens: int = 5
+    max_client_batch_size: int = 4
+    validation_workers: int = 2
+    payload_limit: int = 2_000_000
+    hostname: str = "0.0.0.0"
+    port: int = 3000
+    api_key: str | None = None
+    cors_allow_origin: tuple[str, ...] = ()
+    disable_grammar_support: bool = False
+    enable_prefill_logprobs: bool = False
+    watermark: Watermark = Watermark()
+    compute_type: str = "gpu+optimized"
+    json_output: bool = False
+    otlp_endpoint: str | None = None
+    otlp_service_name: str = "text-generation-inference.router"
+    graceful_termination_timeout: float = 90.0
+    strict: bool = False
