@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Protocol
 
+from pageport.core.errors import PageportError
 from pageport.core.metrics import EngineInfo, EngineStats
 from pageport.core.request import RequestOutput, ServiceClass
 from pageport.core.sampling_params import SamplingParams
@@ -41,22 +42,35 @@ class EngineClientProtocol(Protocol):
         Raises (on the first iteration, or later where it can only be known later):
             InvalidRequestError: the prompt or a parameter cannot be honoured.
             RequestTimeoutError: `timeout` passed.
-            EngineDeadError: the engine died under the request.
+            EngineDeadError: engines died under the request in a row, or there will be no engine any more. The death of
+                an engine alone is a pause: the next one goes on where the outputs so far end.
         """
         ...
 
     async def abort(self, request_id: str) -> None:
-        """End a request; its stream ends with FinishReason.CANCELLED. Unknown ids are ignored."""
+        """End a request, also while the engine is away; its stream ends with FinishReason.CANCELLED. Unknown ids are
+        ignored.
+        """
         ...
 
     def health(self) -> bool:
-        """True while the engine process lives and answers."""
+        """True while there is an engine process that serves; false while one is being started, and after `wait_dead`.
+
+        Requests are taken in either case, and wait.
+        """
         ...
 
     def stats(self) -> EngineStats:
-        """The newest figures the engine has sent; at most a step, or a tenth of a second, old."""
+        """The newest figures the engine has sent; at most a step old. Without an engine, all in flight wait."""
+        ...
+
+    async def wait_dead(self) -> PageportError:
+        """Wait until the engine is dead for good, after too many starts in a row failed; why.
+
+        A process that serves nothing but this engine may then end with an error. Does not return because of `close`.
+        """
         ...
 
     async def close(self) -> None:
-        """Stop the engine; running requests end with EngineDeadError."""
+        """Stop the engine; requests in flight end with EngineDeadError."""
         ...

@@ -114,17 +114,6 @@ class Engine:
         progress = self._requests.get(request_id)
         return self._end(progress, FinishReason.CANCELLED, None) if progress is not None else []
 
-    def fail_running(self, error: str) -> list[RequestOutput]:
-        """End every request that holds blocks with an error, after a step that could not be computed.
-
-        What waits was no part of that step, and goes on.
-        """
-        running = {id(s.request): self._generations[s].progress for s in self._scheduler.running}
-        outputs: list[RequestOutput] = []
-        for progress in running.values():
-            outputs += self._end(progress, FinishReason.ERROR, error)
-        return outputs
-
     @torch.inference_mode()
     def step(self) -> list[RequestOutput]:
         """Plan, compute and sample once; outputs for every sequence that got a token."""
@@ -200,7 +189,7 @@ class Engine:
             targets = sequence.request.prompt_token_ids[start + 1 : sequence.num_computed + 1]
             # A prompt that is computed again after a preemption has given its first positions already.
             known = len(progress.prompt_logprobs) - 1 - start
-            if known >= len(targets) or len(rows.all_rows) < len(targets):
+            if not targets or known >= len(targets) or len(rows.all_rows) < len(targets):
                 continue
             logits = result.logits[rows.all_rows.start + known : rows.all_rows.start + len(targets)]
             values = self._sampler.prompt_logprobs(logits, targets[known:], wanted)

@@ -8,7 +8,7 @@ import sys
 from multiprocessing.connection import Connection
 
 from pageport.core.engine import Engine
-from pageport.core.errors import ModelError, PageportError
+from pageport.core.errors import EngineDeadError, ModelError, PageportError
 from pageport.core.messages import (
     AbortRequest,
     EngineFailed,
@@ -33,17 +33,22 @@ class EngineServer:
         self._engine = engine
         self._connection = connection
         self._stopped = False
+        self._failed = False
 
-    def serve(self) -> None:
-        """Run until told to stop. A closed connection raises EOFError or OSError: the client is gone."""
+    def serve(self) -> int:
+        """Run until told to stop; returns the exit status.
+
+        A closed connection raises EOFError or OSError: the client is gone.
+        """
         self._send(EngineReady(self._engine.info, self._engine.stats()))
-        while not self._stopped:
+        while not self._failed:
             while self._connection.poll(0 if self._engine.has_work else None):
                 self._handle(self._connection.recv())
                 if self._stopped:
-                    return
+                    return 0
             if self._engine.has_work:
                 self._step()
+        return 1
 
     def _handle(self, message: ToEngine) -> None:
         match message:
@@ -63,10 +68,13 @@ class EngineServer:
         try:
             outputs = self._engine.step()
         except Exception as error:
-            # One broken step must not take the process, and with it the model, from those who wait.
-            logger.exception("a step failed; the running requests end with an error")
-            outputs = self._engine.fail_running(f"the engine could not compute a step: {error!r}")
-        self._send(StepOutputs(outputs, self._engine.stats()))
+            # Nobody knows what a broken step leaves behind, so that the process ends. The client has all that was
+            # delivered: the next process goes on, and finds out whether one of the requests breaks the step.
+            logger.exception("a step failed; the engine ends")
+            self._send(EngineFailed(EngineDeadError(f"a step could not be computed: {error!r}")))
+            self._failed = True
+        else:
+            self._send(StepOutputs(outputs, self._engine.stats()))
 
     def _send(self, message: FromEngine) -> None:
         self._connection.send(message)
@@ -91,7 +99,7 @@ def main(file_descriptor: int) -> int:
             logger.exception("the engine could not be built")
             connection.send(EngineFailed(ModelError(f"the engine could not be built: {error!r}")))
             return 1
-        EngineServer(engine, connection).serve()
+        return EngineServer(engine, connection).serve()
     except (EOFError, OSError):
         logger.info("the client has gone")
     return 0

@@ -5,7 +5,7 @@ PageportError
 ├── InvalidRequestError  one request is wrong: names the field, the limit and the value
 ├── ModelError           the model folder is missing, damaged or of an unsupported kind
 ├── RequestTimeoutError  the request's own time limit passed; its blocks are free again
-└── EngineDeadError      the engine process is gone; the request may be sent again
+└── EngineDeadError      engines died under this request, or there is no engine any more
 """
 
 from __future__ import annotations
@@ -44,4 +44,7 @@ class RequestTimeoutError(PageportError):
 
 
 class EngineDeadError(PageportError):
-    """The engine process died while the request was running, or cannot be started."""
+    """The engine is stopped or cannot be started; or engines in a row died under this one request.
+
+    The death of an engine alone does not end a request: the next engine goes on with it.
+    """

@@ -37,7 +37,7 @@ class EngineReady:
 
 @dataclass(frozen=True, slots=True)
 class EngineFailed:
-    """The engine could not be built; the process ends."""
+    """The engine could not be built, or cannot go on; the process ends."""
 
     error: PageportError
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """A snapshot. Gauges are of the moment; counters only grow while the engine process lives.
+    """A snapshot. Gauges are of the moment, peaks since the engine process started; counters only grow, and a client
+    goes on counting when an engine process follows another.
 
     Attributes:
         kv_waste_ratio: reserved but unused token slots over reserved slots, of the moment.
@@ -30,6 +31,14 @@ class EngineStats:
     generation_tokens: int = 0
     finished_requests: int = 0
     steps: int = 0
+
+    def after(self, earlier: EngineStats) -> EngineStats:
+        """These figures, with the counters of the engines before added."""
+        sums = {name: getattr(self, name) + getattr(earlier, name) for name in _COUNTERS}
+        return replace(self, **sums)
+
+
+_COUNTERS = ("num_preemptions", "prompt_tokens", "generation_tokens", "finished_requests", "steps")
 
 
 @dataclass(frozen=True, slots=True)

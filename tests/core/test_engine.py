@@ -301,29 +301,6 @@ def test_abort_of_waiting_and_of_unforked_requests(tiny_model: Path) -> None:
     assert not engine.has_work and engine.stats().kv_blocks_used == 0
 
 
-def test_a_broken_step_ends_its_requests_and_not_the_engine(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = make_engine(tiny_model, max_num_seqs=2)
-    params = SamplingParams(max_tokens=3, ignore_eos=True)
-    for name in ("a", "b", "waits"):
-        engine.add_request(EngineRequest(name, (1, 2, 3), params, time.monotonic()))
-
-    def broken(plan: object) -> None:
-        raise RuntimeError("out of luck")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(engine._runner, "execute", broken)
-        with pytest.raises(RuntimeError, match="out of luck"):
-            engine.step()
-    ended = engine.fail_running("no step")
-    assert {output.request_id for output in ended} == {"a", "b"}
-    assert all(output.finish_reason is FinishReason.ERROR and output.error == "no step" for output in ended)
-    assert engine.stats().kv_blocks_used == 0
-    finished = [output for _ in range(4) for output in engine.step() if output.request_finished]
-    assert [(output.request_id, output.num_output_tokens) for output in finished] == [("waits", 3)]
-
-
 @pytest.mark.parametrize(
     ("prompt", "params", "field", "words"),
     [

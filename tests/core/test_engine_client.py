@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import signal
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -167,29 +166,6 @@ async def test_bad_requests_are_refused_and_others_served(
     assert len((await good).token_ids) == 20
 
 
-async def test_kill_under_load_fails_requests_at_once_and_service_resumes(tiny_model: Path) -> None:
-    client = make_client(tiny_model)
-    await client.start()
-    try:
-        before = await collect(client.submit("Hello", GREEDY))
-        pid = client.engine_pid
-        assert pid is not None
-        tasks = [asyncio.create_task(collect(client.submit([i], LONG))) for i in range(20)]
-        await until(lambda: client.stats().num_running > 5)
-        os.kill(pid, signal.SIGKILL)
-        async with asyncio.timeout(5):
-            results = await asyncio.gather(*tasks, return_exceptions=True)
-        failures = [result for result in results if isinstance(result, BaseException)]
-        assert failures and all(isinstance(failure, EngineDeadError) for failure in failures)
-        assert "was killed by SIGKILL" in str(failures[0])
-        assert not client.health()
-        after = await asyncio.wait_for(collect(client.submit("Hello", GREEDY)), DEADLINE)
-        assert after.token_ids == before.token_ids
-        assert client.engine_pid != pid and client.health() and is_idle(client)
-    finally:
-        await client.close()
-
-
 async def test_a_wrong_configuration_fails_the_start_with_its_reason(
     tiny_model: Path, tmp_path: Path
 ) -> None:
@@ -230,21 +206,3 @@ async def test_an_engine_that_cannot_be_started_is_an_error_and_not_a_wait(
         await asyncio.wait_for(collect(client.submit("Hello", GREEDY)), DEADLINE)
     assert not client.health()
     await client.close()
-
-
-async def test_requests_that_arrive_while_the_engine_is_away_wait_for_the_next(tiny_model: Path) -> None:
-    client = make_client(tiny_model)
-    await client.start()
-    try:
-        pid = client.engine_pid
-        assert pid is not None
-        os.kill(pid, signal.SIGKILL)
-        await until(
-            lambda: not client._ready.is_set()
-        )  # the client has noticed, and no new engine serves yet
-        answers = await asyncio.wait_for(
-            asyncio.gather(*(collect(client.submit([i], GREEDY)) for i in range(8))), DEADLINE
-        )
-        assert [len(answer.token_ids) for answer in answers] == [20] * 8
-    finally:
-        await client.close()
