@@ -28,7 +28,7 @@ from pageport.core import (
     parse_engine_config,
 )
 
-DEADLY, BREAKING = 250, 251  # prompts that begin with these, see poisoned_engine.py
+BREAKING = 251  # a prompt that begins with this breaks the engine, see poisoned_engine.py
 LONG = SamplingParams(temperature=0.0, max_tokens=80, ignore_eos=True)
 DEADLINE = 60.0  # seconds until a test gives up; nothing here takes long unless it is broken
 
@@ -115,7 +115,7 @@ async def kill_and_notice(client: EngineClient) -> None:
 
 
 async def test_many_streams_survive_deaths_at_any_moment(client: EngineClient) -> None:
-    """Greedy, seeded, several sequences, penalties, stop strings: five kills, each when something has come again."""
+    """Greedy, seeded, several sequences, penalties, stop strings: killed each time that something has come again."""
     rng = random.Random(3)
     requests: list[tuple[list[int], SamplingParams]] = []
     for index in range(24):
@@ -130,7 +130,7 @@ async def test_many_streams_survive_deaths_at_any_moment(client: EngineClient) -
     before = client.stats()
     readers = [Reader(client.submit(*request)) for request in requests]
     pids = set()
-    for _ in range(5):
+    for _ in range(3):
         seen = sum(reader.num_tokens for reader in readers)
         wanted = seen + rng.randint(1, 200)
         await until(lambda wanted=wanted: sum(reader.num_tokens for reader in readers) >= wanted)  # type: ignore[misc]
@@ -139,7 +139,7 @@ async def test_many_streams_survive_deaths_at_any_moment(client: EngineClient) -
     assert [await reader.answers() for reader in readers] == expected
     await until(lambda: is_idle(client))
     stats = client.stats()
-    assert client.health() and len(pids) == 5
+    assert client.health() and len(pids) == 3
     assert stats.finished_requests - before.finished_requests == 24
     tokens = sum(len(ids) for answers in expected for _, ids, _ in answers)
     assert stats.generation_tokens - before.generation_tokens == tokens
@@ -155,53 +155,58 @@ async def test_requests_that_arrive_while_the_engine_is_away_wait_for_the_next(c
 
 
 async def test_aborts_timeouts_and_leaving_do_not_wait_for_the_next_engine(client: EngineClient) -> None:
-    aborted, left = (Reader(client.submit([1], LONG, request_id=name)) for name in ("aborted", "left"))
-    timed = Reader(client.submit([1], LONG, timeout=0.5))
-    goes_on = Reader(client.submit([1], LONG))
-    await until(lambda: min(reader.num_tokens for reader in (aborted, left, timed, goes_on)) > 0)
-    os.kill(client.engine_pid or 0, signal.SIGSTOP)  # so that nobody ends before the kill
-    waits = Reader(client.submit([1], LONG, request_id="waits"))
-    await kill_and_notice(client)
-    for name in ("aborted", "waits"):
-        await client.abort(name)
-    left.task.cancel()
-    ((_, tokens, reason),) = await aborted.answers()
-    assert reason is FinishReason.CANCELLED and 0 < len(tokens) < 80
-    assert [reason for _, _, reason in await waits.answers()] == [FinishReason.CANCELLED]
-    with pytest.raises(RequestTimeoutError, match=r"0\.5 s"):
-        await timed.answers()
-    with pytest.raises(asyncio.CancelledError):
-        await left.answers()
-    assert not client.health(), "the next engine is not there yet"
-    assert [len(tokens) for _, tokens, _ in await goes_on.answers()] == [80]
+    names = ("aborted", "left", "timed", "goes on")
+    readers = {name: Reader(client.submit([1], LONG, request_id=name)) for name in names[:2]}
+    readers["timed"] = Reader(client.submit([1], LONG, timeout=1.0))
+    readers["goes on"] = Reader(client.submit([1], LONG))
+    await until(lambda: min(reader.num_tokens for reader in readers.values()) > 0)
+    first = kill(client)
+    await until(lambda: client.engine_pid != first)
+    os.kill(client.engine_pid or 0, signal.SIGSTOP)
+    try:
+        waits = Reader(client.submit([1], LONG, request_id="waits"))
+        await until(lambda: client.stats().num_waiting == 5)
+        await client.abort("aborted")
+        await client.abort("waits")
+        readers["left"].task.cancel()
+        ((_, tokens, reason),) = await readers["aborted"].answers()
+        assert reason is FinishReason.CANCELLED and 0 < len(tokens) < 80
+        assert [reason for _, _, reason in await waits.answers()] == [FinishReason.CANCELLED]
+        with pytest.raises(RequestTimeoutError, match=r"1\.0 s"):
+            await readers["timed"].answers()
+        with pytest.raises(asyncio.CancelledError):
+            await readers["left"].answers()
+        assert client.stats().num_waiting == 1 and not client.health()
+    finally:
+        os.kill(client.engine_pid or 0, signal.SIGCONT)
+    assert [len(tokens) for _, tokens, _ in await readers["goes on"].answers()] == [80]
     await until(lambda: is_idle(client))
 
 
-async def test_a_request_that_kills_engines_is_ended_and_the_others_are_not(client: EngineClient) -> None:
+async def test_a_death_before_the_next_engine_serves_makes_the_pause_longer(client: EngineClient) -> None:
+    reader = Reader(client.submit([1], LONG))
+    await until(lambda: reader.num_tokens > 0)
+    pids = {kill(client)}
+    await until(lambda: client.engine_pid not in pids)
+    pids.add(kill(client))
+    await until(lambda: client.engine_pid not in pids)
+    assert [len(tokens) for _, tokens, _ in await reader.answers()] == [80]
+
+
+async def test_a_request_that_breaks_engines_is_ended_and_the_others_are_not(client: EngineClient) -> None:
     readers = [Reader(client.submit([i], LONG)) for i in range(3)]
     await until(lambda: min(reader.num_tokens for reader in readers) > 0)
-    poison = Reader(client.submit([DEADLY], LONG))
+    poison = Reader(client.submit([BREAKING], LONG))
     late = Reader(client.submit([4], LONG))
-    with pytest.raises(EngineDeadError, match=r"died under this request .* was killed by SIGKILL"):
+    with pytest.raises(EngineDeadError, match="died under this request") as caught:
         await poison.answers()
+    assert "ended with status 1: a step could not be computed: ArithmeticError('no step" in str(caught.value)
     for reader in (*readers, late):
         assert [len(tokens) for _, tokens, _ in await reader.answers()] == [80]
     await until(lambda: is_idle(client))
 
 
-async def test_a_step_that_cannot_be_computed_ends_only_the_request_that_breaks_it(
-    client: EngineClient,
-) -> None:
-    good = Reader(client.submit([1], LONG))
-    bad = Reader(client.submit([BREAKING], LONG))
-    with pytest.raises(
-        EngineDeadError, match=r"could not be computed: ArithmeticError\('no step with this'\)"
-    ):
-        await bad.answers()
-    assert [len(tokens) for _, tokens, _ in await good.answers()] == [80]
-
-
-async def test_an_engine_that_never_comes_up_again_is_given_up_and_everyone_hears(
+async def test_an_engine_that_does_not_come_up_again_is_given_up_and_everyone_hears(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dies = tmp_path / "dies"
@@ -219,31 +224,9 @@ async def test_an_engine_that_never_comes_up_again_is_given_up_and_everyone_hear
         with pytest.raises(EngineDeadError, match="died 3 times in a row before it could serve"):
             await reader.answers()
         assert "3 times in a row" in str(await asyncio.wait_for(dead, DEADLINE))
-        with pytest.raises(EngineDeadError):
+        with pytest.raises(EngineDeadError, match="3 times in a row"):
             await Reader(client.submit([1], LONG)).answers()
         assert not client.health()
-    finally:
-        await client.close()
-
-
-async def test_a_death_while_the_next_engine_warms_up_is_one_more_pause(
-    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dies = tmp_path / "dies"
-    monkeypatch.setenv("PAGEPORT_TEST_DIES", str(dies))
-    monkeypatch.setattr("pageport.core.engine_supervisor.start_engine_process", start_poisoned_engine)
-    client = EngineClient(parse_engine_config({"model": tiny_model, "kv_cache_memory_bytes": 1 << 20}))
-    await client.start()
-    try:
-        reader = Reader(client.submit([1], LONG))
-        await until(lambda: reader.num_tokens > 0)
-        dies.touch()
-        first = kill(client)
-        await until(lambda: client.engine_pid != first)
-        second = client.engine_pid
-        await until(lambda: client.engine_pid != second)
-        dies.unlink()
-        assert [len(tokens) for _, tokens, _ in await reader.answers()] == [80]
     finally:
         await client.close()
 
