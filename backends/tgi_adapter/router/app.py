@@ -9,7 +9,6 @@ from starlette.types import ASGIApp
 from tokenizers import Tokenizer
 
 from pageport.backends.tgi_adapter.router.context import RouterContext
-from pageport.backends.tgi_adapter.router.engine_inference import EngineInference
 from pageport.backends.tgi_adapter.router.native import native_routes
 from pageport.backends.tgi_adapter.router.routing import make_routes
 from pageport.backends.tgi_adapter.router.security import ApiKey, Cors
@@ -21,8 +20,7 @@ def create_app(
     settings: RouterSettings, engine: EngineClientProtocol, tokenizer: Tokenizer, model_folder: Path
 ) -> ASGIApp:
     """TGI's HTTP interface over an engine that has been started."""
-    inference = EngineInference(settings, engine, tokenizer)
-    context = RouterContext(settings, engine, tokenizer, model_folder, inference)
+    context = RouterContext.build(settings, engine, tokenizer, model_folder)
     specs = [*native_routes(context)]
     app = Starlette(routes=make_routes(specs, ApiKey(settings.api_key), settings.payload_limit))
     app.router.redirect_slashes = False

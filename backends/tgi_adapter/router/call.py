@@ -45,7 +45,9 @@ class Call:
         if content_type != "application/json" and not (
             content_type.startswith("application/") and content_type.endswith("+json")
         ):
-            raise BodyError(415, f"content-type: must be application/json (given: {content_type or 'none'!s:.100})")
+            raise BodyError(
+                415, f"content-type: must be application/json (given: {content_type or 'none'!s:.100})"
+            )
         try:
             return orjson.loads(self.body)
         except orjson.JSONDecodeError as error:
@@ -112,6 +114,8 @@ async def read_call(scope: Scope, receive: Receive, payload_limit: int) -> Call:
         chunks.append(message.get("body", b""))
         size += len(chunks[-1])
         if size > payload_limit:
-            raise BodyError(413, f"the body: must be at most {payload_limit} bytes long (given: more than {size - 1})")
+            raise BodyError(
+                413, f"the body: must be at most {payload_limit} bytes long (given: more than {size - 1})"
+            )
         more = message.get("more_body", False)
     return Call(Headers(scope=scope), b"".join(chunks), start)

@@ -7,8 +7,11 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from pageport.backends.tgi_adapter.router.inference import Inference
+from pageport.backends.tgi_adapter.generation import TokenSpeller
+from pageport.backends.tgi_adapter.router.engine_inference import EngineInference
+from pageport.backends.tgi_adapter.router.metrics import RouterMetrics
 from pageport.backends.tgi_adapter.router.settings import RouterSettings
+from pageport.backends.tgi_adapter.router.validation import Validator
 from pageport.core import EngineClientProtocol
 
 
@@ -21,7 +24,17 @@ class RouterContext:
     """
 
     settings: RouterSettings
-    engine: EngineClientProtocol
     tokenizer: Tokenizer
     model_folder: Path
-    inference: Inference
+    validator: Validator
+    metrics: RouterMetrics
+    inference: EngineInference
+
+    @classmethod
+    def build(
+        cls, settings: RouterSettings, engine: EngineClientProtocol, tokenizer: Tokenizer, model_folder: Path
+    ) -> RouterContext:
+        validator = Validator(settings, tokenizer)
+        metrics = RouterMetrics(settings, engine)
+        inference = EngineInference(settings, engine, TokenSpeller(tokenizer), validator, metrics)
+        return cls(settings, tokenizer, model_folder, validator, metrics, inference)

@@ -10,7 +10,7 @@ from typing import Protocol
 from pageport.backends.tgi_adapter.generation import GeneratedText, PrefillToken, TokenEvent
 from pageport.backends.tgi_adapter.parameters import GenerationParameters
 from pageport.backends.tgi_adapter.router.schemas import GenerateParameters
-from pageport.core import ServiceClass
+from pageport.core import Grammar, SamplingParams, ServiceClass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +23,7 @@ class GenerateInput:
         start: `time.monotonic` when the server began to work on it.
         stream: what only whole answers can have is refused.
         add_special_tokens: off for prompts that a chat template made.
+        grammar: one that the server made itself; it stands in place of the parameters' own.
         logit_bias: token id to addition.
         trace_context: the client's W3C trace headers.
     """
@@ -33,6 +34,7 @@ class GenerateInput:
     stream: bool = False
     add_special_tokens: bool = True
     prompt_ids: tuple[int, ...] | None = None
+    grammar: Grammar | None = None
     logit_bias: Mapping[int, float] | None = None
     service_class: ServiceClass = ServiceClass.REALTIME
     trace_context: Mapping[str, str] = field(default_factory=dict)
@@ -44,11 +46,12 @@ class ValidRequest:
 
     Attributes:
         prompt_ids: what the engine gets: tokenised, truncated on the left.
+        sampling: the parameters, as the engine gets them.
     """
 
     prompt_ids: tuple[int, ...]
     parameters: GenerationParameters
-    best_of: int = 1
+    sampling: SamplingParams
 
     @property
     def input_length(self) -> int:

@@ -6,7 +6,6 @@ import hmac
 from collections.abc import Sequence
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _VARY = "origin, access-control-request-method, access-control-request-headers"

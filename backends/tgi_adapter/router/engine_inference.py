@@ -1,0 +1,207 @@
+"""Requests through the engine: admission, validation, one stream of events, best-of, and what is counted of it all."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from dataclasses import replace
+
+from pageport.backends.tgi_adapter.generation import (
+    GeneratedText,
+    GenerationFailedError,
+    GenerationReader,
+    TokenEvent,
+    TokenSpeller,
+)
+from pageport.backends.tgi_adapter.router.errors import ErrorKind, RouterError, invalid
+from pageport.backends.tgi_adapter.router.inference import (
+    Answer,
+    GenerateInput,
+    InferenceTimes,
+    ValidRequest,
+    WholeAnswer,
+)
+from pageport.backends.tgi_adapter.router.metrics import RouterMetrics
+from pageport.backends.tgi_adapter.router.settings import RouterSettings
+from pageport.backends.tgi_adapter.router.validation import Validator
+from pageport.core import (
+    EngineClientProtocol,
+    EngineDeadError,
+    GrammarKind,
+    InvalidRequestError,
+    PageportError,
+    RequestOutput,
+    SamplingParams,
+)
+
+# The one-token request after which a server that has failed counts as healthy again must be through by then.
+_PROBE_TIMEOUT_S = 10.0
+_PROBE_TEXT = "liveness"
+_PROBE = SamplingParams(max_tokens=1, temperature=0.0)
+
+
+class EngineInference:
+    """See `Inference`. Close it when no request is left."""
+
+    def __init__(
+        self,
+        settings: RouterSettings,
+        engine: EngineClientProtocol,
+        speller: TokenSpeller,
+        validator: Validator,
+        metrics: RouterMetrics,
+    ) -> None:
+        self._engine = engine
+        self._speller = speller
+        self._validator = validator
+        self._metrics = metrics
+        self._limit = settings.max_concurrent_requests
+        self._admitted = 0
+        self._healthy = True
+
+    @asynccontextmanager
+    async def open(self, request: GenerateInput) -> AsyncIterator[Answer]:
+        with self._counted():
+            async with self._run(request) as answer:
+                yield answer
+
+    async def generate(self, request: GenerateInput) -> WholeAnswer:
+        with self._counted():
+            best_of = request.parameters.best_of or 1
+            if best_of <= 1:
+                return await self._whole(request)
+            return await self._best(request, best_of)
+
+    async def is_healthy(self) -> bool:
+        """Whether the engine serves; after a failure in it, whether it generates a token."""
+        if not self._engine.health():
+            self._healthy = False
+        elif not self._healthy:
+            self._healthy = await self._generates()
+        return self._healthy
+
+    # -- one answer ----------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _run(self, request: GenerateInput) -> AsyncIterator[Answer]:
+        with self._admission():
+            times = InferenceTimes(request.start)
+            valid = await self._validator.validate(request)
+            times.validated = time.monotonic()
+            self._metrics.valid(valid)
+            async with aclosing(self._events(request, valid, times)) as events:
+                yield Answer(valid, times, events)
+
+    async def _events(
+        self, request: GenerateInput, valid: ValidRequest, times: InferenceTimes
+    ) -> AsyncGenerator[list[TokenEvent]]:
+        reader = GenerationReader(self._speller, valid.prompt_ids, valid.parameters)
+        outputs = self._engine.submit(
+            list(valid.prompt_ids), valid.sampling, service_class=request.service_class
+        )
+        with self._engine_errors(valid):
+            async with _closing(outputs):
+                async for output in outputs:
+                    events = reader.read(output)
+                    if not times.queued_until:
+                        times.queued_until = output.times.first_scheduled
+                        self._metrics.first_token()
+                    if output.request_finished:
+                        self._finish(times, output, reader.num_generated)
+                    if events:
+                        yield events
+
+    def _finish(self, times: InferenceTimes, output: RequestOutput, generated: int) -> None:
+        times.finished = time.monotonic()
+        self._healthy = True
+        if generated:
+            self._metrics.finished(times, output.times, generated)
+
+    async def _whole(self, request: GenerateInput) -> WholeAnswer:
+        collected: list[TokenEvent] = []
+        async with self._run(request) as answer:
+            async for events in answer.events:
+                collected += events
+        generated = collected[-1].generated if collected else None
+        if generated is None:
+            raise RouterError(ErrorKind.INCOMPLETE, "the engine's answer broke off before its end")
+        return _whole_answer(answer, generated, collected)
+
+    async def _best(self, request: GenerateInput, best_of: int) -> WholeAnswer:
+        """Independent requests; the answer with the highest mean log-probability carries the others."""
+        self._validator.check(request)
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._whole(request)) for _ in range(best_of)]
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        answers = [task.result() for task in tasks]
+        best = max(answers, key=_mean_logprob)
+        return replace(best, best_of_sequences=tuple(answer for answer in answers if answer is not best))
+
+    # -- what surrounds it ---------------------------------------------------------------------------------
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """Counts a request, and why it came to nothing if it did."""
+        self._metrics.requests.inc()
+        try:
+            yield
+        except RouterError as error:
+            self._metrics.failed(error.kind)
+            raise
+        except (asyncio.CancelledError, GeneratorExit):
+            self._metrics.dropped()
+            raise
+
+    @contextmanager
+    def _admission(self) -> Iterator[None]:
+        if self._admitted >= self._limit:
+            raise RouterError(
+                ErrorKind.OVERLOADED,
+                f"max_concurrent_requests: {self._limit} requests are being served, and there is room for no more",
+            )
+        self._admitted += 1
+        try:
+            yield
+        finally:
+            self._admitted -= 1
+
+    @contextmanager
+    def _engine_errors(self, valid: ValidRequest) -> Iterator[None]:
+        """What the engine says when it does not answer, in the router's terms."""
+        try:
+            yield
+        except InvalidRequestError as error:
+            grammar = valid.parameters.grammar
+            if error.field == "grammar" and grammar is not None and grammar.kind is GrammarKind.REGEX:
+                raise RouterError(ErrorKind.GENERATION, str(error)) from error
+            raise invalid(error.field, error.problem) from error
+        except (GenerationFailedError, EngineDeadError) as error:
+            self._healthy = False
+            raise RouterError(ErrorKind.GENERATION, f"the engine failed: {error}") from error
+
+    async def _generates(self) -> bool:
+        """Whether the engine generates a token."""
+        outputs = self._engine.submit(_PROBE_TEXT, _PROBE, timeout=_PROBE_TIMEOUT_S)
+        try:
+            async with _closing(outputs):
+                return any([output.token_ids async for output in outputs])
+        except PageportError:
+            return False
+
+
+def _closing(outputs: AsyncIterator[RequestOutput]) -> aclosing[AsyncGenerator[RequestOutput]]:
+    """An engine's outputs are a generator: leaving them early ends the request."""
+    assert isinstance(outputs, AsyncGenerator)
+    return aclosing(outputs)
+
+
+def _whole_answer(answer: Answer, generated: GeneratedText, events: list[TokenEvent]) -> WholeAnswer:
+    return WholeAnswer(answer.request, answer.times, generated, tuple(events), events[0].prefill)
+
+
+def _mean_logprob(answer: WholeAnswer) -> float:
+    return sum(event.token.logprob for event in answer.events) / len(answer.events)

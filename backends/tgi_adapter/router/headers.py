@@ -1,0 +1,37 @@
+"""What TGI says of an answer in its headers."""
+
+from __future__ import annotations
+
+from pageport.backends.tgi_adapter.router.inference import WholeAnswer
+
+
+def stream_headers(compute_type: str, num_characters: int) -> dict[str, str]:
+    """Of a stream; `num_characters` is the length of the prompt's text."""
+    return {
+        "x-compute-type": compute_type,
+        "x-compute-characters": str(num_characters),
+        "x-accel-buffering": "no",
+    }
+
+
+def answer_headers(compute_type: str, num_characters: int, answer: WholeAnswer) -> dict[str, str]:
+    """Of a whole answer: seconds in `x-compute-time`, milliseconds in the other times."""
+    times, generated = answer.times, answer.generated.generated_tokens
+    total = times.finished - times.start
+    inference = times.finished - times.queued_until
+    return {
+        "x-compute-type": compute_type,
+        "x-compute-time": f"{total:.9f}",
+        "x-compute-characters": str(num_characters),
+        "x-total-time": _milliseconds(total),
+        "x-validation-time": _milliseconds(times.validated - times.start),
+        "x-queue-time": _milliseconds(times.queued_until - times.validated),
+        "x-inference-time": _milliseconds(inference),
+        "x-time-per-token": _milliseconds(inference / generated),
+        "x-prompt-tokens": str(answer.request.input_length),
+        "x-generated-tokens": str(generated),
+    }
+
+
+def _milliseconds(seconds: float) -> str:
+    return str(max(0, int(seconds * 1e3)))
