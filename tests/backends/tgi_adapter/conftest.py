@@ -16,3 +16,4 @@ def _register(name: str) -> None:
 
 
 _register("scripted_engine")
+_register("transcript")
