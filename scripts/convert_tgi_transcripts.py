@@ -101,10 +101,15 @@ def _body(case: dict[str, Any], response: dict[str, Any]) -> dict[str, Any]:
     if case["request"]["path"] in DESCRIPTIONS and response["status"] == 200:
         return {}
     if "events" in response:
-        return {"events": [_without_prose(event) for event in response["events"]]}
+        return {"events": [_without_prose(_stripped(event)) for event in response["events"]]}
     if "json" in response:
         return {"json": _without_prose(response["json"])}
     return {"text": PROSE if response["text"] else ""}
+
+
+def _stripped(event: Any) -> Any:
+    """`[DONE]` was recorded with the blank of the framing."""
+    return event.strip() if isinstance(event, str) else event
 
 
 def _without_prose(value: Any) -> Any:
