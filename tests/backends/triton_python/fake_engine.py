@@ -2,7 +2,7 @@
 
 It answers with scripted words, one token each, and does what the prompt says when that starts with `!`:
 
-    !die          the engine dies under this request
+    !die          engines died under this request until it was given up
     !bug          an exception that nobody expects
     !fail         the engine ends the request with an error
     !silent       no token ever comes, until the request is aborted or its time is over
@@ -23,6 +23,7 @@ from pageport.core import (
     FinishReason,
     InvalidRequestError,
     Logprob,
+    PageportError,
     RequestOutput,
     RequestTimeoutError,
     RequestTimes,
@@ -87,7 +88,7 @@ class FakeEngineClient:
         self._prompt_tokens += num_prompt
         for number in range(max_tokens):
             if command == "!die" and number == 2:
-                raise EngineDeadError("the engine process was killed by SIGKILL; it is being started again")
+                raise EngineDeadError("2 engines in a row died under this request")
             if command == "!bug":
                 raise ZeroDivisionError("a bug on purpose")
             await asyncio.sleep(pause - time.monotonic() % pause if pause else 0.0)
@@ -122,7 +123,7 @@ class FakeEngineClient:
             index,
             text,
             [number],
-            logprobs,
+            logprobs=logprobs,
             cumulative_logprob=-0.5 * (number + 1) if logprobs else 0.0,
             finish_reason=FinishReason.LENGTH if last else None,
             num_prompt_tokens=num_prompt,
@@ -145,6 +146,10 @@ class FakeEngineClient:
             generation_tokens=self._generation_tokens,
             finished_requests=self._finished,
         )
+
+    async def wait_dead(self) -> PageportError:
+        await asyncio.Event().wait()
+        raise AssertionError("this engine never dies")
 
     async def close(self) -> None:
         self._closed = True

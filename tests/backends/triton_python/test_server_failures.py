@@ -18,7 +18,7 @@ pytestmark = pytest.mark.server
     [
         ("!bug", "ZeroDivisionError: a bug on purpose"),
         ("!fail", "a step failed"),
-        ("!die", "the engine process was killed by SIGKILL"),
+        ("!die", "2 engines in a row died under this request"),
     ],
 )
 @pytest.mark.parametrize("stream", [True, False])

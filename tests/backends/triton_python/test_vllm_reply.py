@@ -27,7 +27,7 @@ def taken(reply: Reply) -> dict[str, list[Any]]:
 
 def output(text: str, tokens: list[int], index: int = 0, **more: Any) -> RequestOutput:
     logprobs = [{token: Logprob(-1.0, 1, f"t{token}")} for token in tokens]
-    return RequestOutput("r", index, text, tokens, logprobs, num_prompt_tokens=4, **more)
+    return RequestOutput("r", index, text, tokens, logprobs=logprobs, num_prompt_tokens=4, **more)
 
 
 def test_counts_wait_for_text_that_is_held_back() -> None:

@@ -106,14 +106,15 @@ async def read_stream(
     inputs: dict[str, Any],
     *,
     stop_after: int | None = None,
+    answer: Answer | None = None,
     **options: Any,
 ) -> Answer:
-    """Send one request and read its responses; after `stop_after` of them, leave without a word."""
+    """Send one request and read its responses, into `answer`; after `stop_after` of them, leave without a word."""
 
     async def requests() -> AsyncIterator[dict[str, Any]]:
         yield {"model_name": entry, "inputs": [to_input(n, v) for n, v in inputs.items()], **options}
 
-    answer = Answer()
+    answer = answer or Answer()
     responses = client.stream_infer(requests())
     async for result, error in responses:
         if error is not None:
