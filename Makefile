@@ -3,20 +3,21 @@ SHELL := /bin/bash
 BIN := .venv/bin
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: help poc test check lint fix unit setup clean
+.PHONY: help poc test check kernels-check lint fix unit setup clean
 
 help:
 	@echo "make poc    set up, then compare before and after behind one real Triton server"
 	@echo "make test   set up, then all checks and all tests"
 	@echo "make unit   the tests that need no server and no real model (under a minute)"
 	@echo "make check  ruff, mypy --strict, import-linter; changes nothing"
+	@echo "make kernels-check  compile every GPU kernel for four kinds of GPU; needs none"
 	@echo "make fix    let ruff rewrite what it can"
 	@echo "make clean  remove the environment, caches and reports"
 
 poc: setup
 	$(BIN)/pageport poc
 
-test: check
+test: check kernels-check
 	$(BIN)/python -m pytest
 
 unit: setup
@@ -25,6 +26,9 @@ unit: setup
 check: lint
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+kernels-check: setup
+	$(BIN)/python scripts/kernels_check.py $(if $(WRITE),--write)
 
 lint: setup
 	$(BIN)/ruff check

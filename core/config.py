@@ -21,6 +21,7 @@ class KernelBackend(enum.StrEnum):
     AUTO = "auto"
     REFERENCE = "reference"
     CPU = "cpu"
+    GPU = "gpu"
 
 
 @dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))

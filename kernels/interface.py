@@ -14,7 +14,8 @@ class Kernels(Protocol):
 
     A layer's `kv_cache` is a strided view [num_blocks, 2, block_size, Hkv, D] of the block-major pool
     (dimension 1: keys, values). `kv_cache`, activations and weights share one dtype, float32, bfloat16 or
-    float16; all implementations accumulate in float32.
+    float16; all implementations accumulate in float32. Where the cache is float8_e4m3fn, `kv_scales`, float32
+    [2, Hkv], says what its keys and values are to be multiplied by.
     """
 
     name: str
@@ -31,6 +32,8 @@ class Kernels(Protocol):
         scale: float,
         sliding_window: int | None = None,
         soft_cap: float | None = None,
+        kv_scales: torch.Tensor | None = None,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Causal attention of each new token over its own sequence, read where its blocks lie.
 
@@ -38,6 +41,7 @@ class Kernels(Protocol):
             query: [T, Hq, D], may be strided in its first dimension.
             sliding_window: a token sees itself and the `sliding_window - 1` tokens before it.
             soft_cap: logits become `soft_cap * tanh(logits / soft_cap)`.
+            sinks: float32 [Hq]; each head's softmax has one more logit, which takes weight and gives no value.
 
         Returns: [T, Hq, D], contiguous.
         """
@@ -51,6 +55,7 @@ class Kernels(Protocol):
         kv_cache: torch.Tensor,
         batch: RaggedBatch,
         cos_sin: torch.Tensor | None,
+        kv_scales: torch.Tensor | None = None,
     ) -> None:
         """Rotate queries in place; write rotated keys, and values, to `batch.slot_mapping`.
 
@@ -75,10 +80,22 @@ class Kernels(Protocol):
         """[T, 2 I] -> [T, I]: silu of the first half times the second half."""
         ...
 
+    def gelu_and_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """As `silu_and_mul`, with gelu in its tanh approximation."""
+        ...
+
     def copy_blocks(self, kv_pool: torch.Tensor, source: torch.Tensor, target: torch.Tensor) -> None:
         """Copy whole blocks of the pool [num_blocks, layers, 2, block_size, Hkv, D]: copy-on-write.
 
         Args:
             source, target: int64 [num_copies] on the pool's device; no block is both.
         """
+        ...
+
+    def gather_blocks(self, kv_pool: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
+        """Whole blocks of the pool, in the order of `blocks` (int64 [n]), one after the other: swapping out."""
+        ...
+
+    def scatter_blocks(self, kv_pool: torch.Tensor, blocks: torch.Tensor, content: torch.Tensor) -> None:
+        """Put gathered blocks back into the pool, at `blocks` (int64 [n], distinct): swapping in."""
         ...

@@ -22,6 +22,8 @@ class ReferenceKernels:
         scale: float,
         sliding_window: int | None = None,
         soft_cap: float | None = None,
+        kv_scales: torch.Tensor | None = None,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
         start = 0
@@ -31,8 +33,10 @@ class ReferenceKernels:
             rows = slice(start, start + query_len)
             first = first_visible(seq_len - query_len, sliding_window)
             keys, values = _gather(kv_cache, batch.block_tables[index], first, seq_len)
+            if kv_scales is not None:
+                keys, values = keys * kv_scales[0, :, None], values * kv_scales[1, :, None]
             mask = causal_mask(query_len, first, seq_len, sliding_window, query.device)
-            output[rows] = attend(query[rows], keys, values, mask, scale, soft_cap)
+            output[rows] = attend(query[rows], keys, values, mask, scale, soft_cap, sinks)
             start += query_len
         return output
 
@@ -44,16 +48,19 @@ class ReferenceKernels:
         kv_cache: torch.Tensor,
         batch: RaggedBatch,
         cos_sin: torch.Tensor | None,
+        kv_scales: torch.Tensor | None = None,
     ) -> None:
         if cos_sin is not None:
             angles = cos_sin[batch.positions].unsqueeze(1)
             query.copy_(_rotate(query, angles))
             key = _rotate(key, angles)
+        if kv_scales is not None:
+            key, value = key.float() / kv_scales[0, :, None], value.float() / kv_scales[1, :, None]
         block_size = kv_cache.shape[2]
         blocks = batch.slot_mapping // block_size
         offsets = batch.slot_mapping % block_size
-        kv_cache[blocks, 0, offsets] = key
-        kv_cache[blocks, 1, offsets] = value
+        kv_cache[blocks, 0, offsets] = key.to(kv_cache.dtype)
+        kv_cache[blocks, 1, offsets] = value.to(kv_cache.dtype)
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         wide = x.float()
@@ -70,8 +77,18 @@ class ReferenceKernels:
         gate, up = gate_up.float().chunk(2, dim=-1)
         return (torch.nn.functional.silu(gate) * up).to(gate_up.dtype)
 
+    def gelu_and_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        gate, up = gate_up.float().chunk(2, dim=-1)
+        return (torch.nn.functional.gelu(gate, approximate="tanh") * up).to(gate_up.dtype)
+
     def copy_blocks(self, kv_pool: torch.Tensor, source: torch.Tensor, target: torch.Tensor) -> None:
         kv_pool[target] = kv_pool[source]
+
+    def gather_blocks(self, kv_pool: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
+        return kv_pool[blocks]
+
+    def scatter_blocks(self, kv_pool: torch.Tensor, blocks: torch.Tensor, content: torch.Tensor) -> None:
+        kv_pool[blocks] = content
 
 
 def causal_mask(
@@ -115,6 +132,7 @@ def attend(
     mask: torch.Tensor,
     scale: float,
     soft_cap: float | None,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Masked softmax attention, query [Q, Hq, D] over keys and values [K, Hkv, D] -> float32 [Q, Hq, D]."""
     query_len, num_heads, head_dim = query.shape
@@ -123,7 +141,11 @@ def attend(
     logits = torch.einsum("qhgd,khd->hgqk", grouped, keys) * scale
     if soft_cap is not None:
         logits = soft_cap * torch.tanh(logits / soft_cap)
-    weights = torch.softmax(logits.masked_fill(~mask, float("-inf")), dim=-1)
+    logits = logits.masked_fill(~mask, float("-inf"))
+    if sinks is not None:
+        sink = sinks.float().reshape(num_kv_heads, -1, 1, 1).expand(*logits.shape[:3], 1)
+        logits = torch.cat((logits, sink), dim=-1)
+    weights = torch.softmax(logits, dim=-1)[..., : keys.shape[0]]
     return torch.einsum("hgqk,khd->qhgd", weights, values).reshape(query_len, num_heads, head_dim)
 
 

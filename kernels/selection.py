@@ -16,27 +16,25 @@ def make_kernels(name: str, device: torch.device) -> Kernels:
     """Build the kernels for a device.
 
     Args:
-        name: "reference", "cpu", or "auto": the fastest that works here, falling back with a log line.
+        name: "reference", "cpu", "gpu", or "auto": the fastest that works here, falling back with a log line.
 
     Raises:
-        ImportError: "cpu" was asked for and numba cannot be imported.
-        ValueError: unknown name, or "cpu" on another device.
+        ImportError: "cpu" was asked for and numba cannot be imported, or "gpu" and triton.
+        ValueError: unknown name, or kernels for another device.
     """
     if name == "reference":
         return ReferenceKernels()
-    if name not in ("auto", "cpu"):
-        raise ValueError(f"unknown kernels {name!r}: expected auto, reference or cpu")
-    if device.type != "cpu":
-        if name == "cpu":
-            raise ValueError(f"the cpu kernels cannot run on {device}")
-        logger.info("no fast kernels for device %s: using the reference kernels", device)
-        return ReferenceKernels()
+    own = "cpu" if device.type == "cpu" else "gpu"
+    if name not in ("auto", "cpu", "gpu"):
+        raise ValueError(f"unknown kernels {name!r}: expected auto, reference, cpu or gpu")
+    if name not in ("auto", own):
+        raise ValueError(f"the {name} kernels cannot run on {device}")
     try:
-        return _make_cpu_kernels()
+        return _make_cpu_kernels() if own == "cpu" else _make_gpu_kernels()
     except ImportError as error:
-        if name == "cpu":
+        if name == own:
             raise
-        logger.info("the cpu kernels cannot be loaded (%s): using the reference kernels", error)
+        logger.info("the %s kernels cannot be loaded (%s): using the reference kernels", own, error)
         return ReferenceKernels()
 
 
@@ -46,3 +44,9 @@ def _make_cpu_kernels() -> Kernels:
 
     use_compile_cache()
     return CpuKernels()
+
+
+def _make_gpu_kernels() -> Kernels:
+    from pageport.kernels.gpu.kernels import GpuKernels
+
+    return GpuKernels()

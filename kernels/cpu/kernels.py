@@ -35,11 +35,15 @@ class CpuKernels:
         scale: float,
         sliding_window: int | None = None,
         soft_cap: float | None = None,
+        kv_scales: torch.Tensor | None = None,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        if not (_is_dense_in_rows(query) and kv_cache.shape[-1] % ROWS == 0):
+        plain = kv_scales is None and sinks is None
+        if not (plain and _is_dense_in_rows(query) and kv_cache.shape[-1] % ROWS == 0):
             return self._reference.paged_attention(
-                query, kv_cache, batch, scale=scale, sliding_window=sliding_window, soft_cap=soft_cap
-            )
+                query, kv_cache, batch, scale=scale, sliding_window=sliding_window, soft_cap=soft_cap,
+                kv_scales=kv_scales, sinks=sinks,
+            )  # fmt: skip
         output = torch.empty(query.shape, dtype=query.dtype)
         decodes = batch.num_decodes
         if decodes:
@@ -68,11 +72,12 @@ class CpuKernels:
         kv_cache: torch.Tensor,
         batch: RaggedBatch,
         cos_sin: torch.Tensor | None,
+        kv_scales: torch.Tensor | None = None,
     ) -> None:
-        if _is_dense_in_rows(query) and _is_dense_in_rows(key) and _is_dense_in_rows(value):
+        if kv_scales is None and all(_is_dense_in_rows(x) for x in (query, key, value)):
             rotary.rotary_and_write_kv(query, key, value, kv_cache, batch, cos_sin)
         else:
-            self._reference.rotary_and_write_kv(query, key, value, kv_cache, batch, cos_sin)
+            self._reference.rotary_and_write_kv(query, key, value, kv_cache, batch, cos_sin, kv_scales)
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         if x.dtype in ELEMENTS:
@@ -91,8 +96,17 @@ class CpuKernels:
             return row_ops.silu_and_mul(gate_up.contiguous())
         return self._reference.silu_and_mul(gate_up)
 
+    def gelu_and_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        return self._reference.gelu_and_mul(gate_up)
+
     def copy_blocks(self, kv_pool: torch.Tensor, source: torch.Tensor, target: torch.Tensor) -> None:
         kv_pool.index_copy_(0, target, kv_pool.index_select(0, source))
+
+    def gather_blocks(self, kv_pool: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
+        return kv_pool.index_select(0, blocks)
+
+    def scatter_blocks(self, kv_pool: torch.Tensor, blocks: torch.Tensor, content: torch.Tensor) -> None:
+        kv_pool.index_copy_(0, blocks, content)
 
 
 def _is_dense_in_rows(x: torch.Tensor) -> bool:

@@ -41,7 +41,17 @@ def test_cpu_kernels_refuse_another_device():
         make_kernels("cpu", torch.device("cuda"))
 
 
-def test_another_device_falls_back_to_the_reference():
+def test_a_gpu_gets_its_own_kernels():
+    assert make_kernels("auto", torch.device("cuda")).name == "gpu"
+
+
+def test_gpu_kernels_refuse_the_cpu():
+    with pytest.raises(ValueError, match="cpu"):
+        make_kernels("gpu", CPU)
+
+
+def test_a_gpu_without_triton_falls_back_to_the_reference(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pageport.kernels.gpu.kernels", None)
     assert make_kernels("auto", torch.device("cuda")).name == "reference"
 
 
