@@ -180,7 +180,7 @@ def attend_chunks(
         stride_block, stride_kv, stride_slot,
         BLOCK_SIZE, TILE, HEAD_DIM, DIM, HAS_CAP, HAS_WINDOW, PRECISION, WIDE_DOT,
     )  # fmt: skip
-    result = total * (value_scale / tl.where(valid, row_sum, 1.0))[:, None]
+    result = total * (value_scale / tl.maximum(row_sum, 1e-30))[:, None]
     tl.store(
         out_ptr + where[:, None] * stride_out + head[:, None] * HEAD_DIM + dim[None, :],
         result.to(out_ptr.dtype.element_ty),
