@@ -5,14 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp
 from tokenizers import Tokenizer
 
 from pageport.backends.tgi_adapter.router.context import RouterContext
-from pageport.backends.tgi_adapter.router.native import native_routes
+from pageport.backends.tgi_adapter.router.native import NativeRoutes, native_routes
 from pageport.backends.tgi_adapter.router.routing import make_routes
 from pageport.backends.tgi_adapter.router.security import ApiKey, Cors
 from pageport.backends.tgi_adapter.router.settings import RouterSettings
+from pageport.backends.tgi_adapter.router.status import docs_routes, status_routes
+from pageport.backends.tgi_adapter.router.tokenize import tokenize_routes
 from pageport.core import EngineClientProtocol
 
 
@@ -21,7 +25,17 @@ def create_app(
 ) -> ASGIApp:
     """TGI's HTTP interface over an engine that has been started."""
     context = RouterContext.build(settings, engine, tokenizer, model_folder)
-    specs = [*native_routes(context)]
-    app = Starlette(routes=make_routes(specs, ApiKey(settings.api_key), settings.payload_limit))
+    native = NativeRoutes(context)
+    specs = [*status_routes(context), *native_routes(native), *tokenize_routes(context)]
+    specs += docs_routes(specs)
+    app = Starlette(
+        routes=make_routes(specs, ApiKey(settings.api_key), settings.payload_limit),
+        exception_handlers={404: _not_found},
+    )
     app.router.redirect_slashes = False
     return Cors(app, settings.cors_allow_origin)
+
+
+async def _not_found(request: Request, error: Exception) -> Response:
+    """An empty body, as TGI's framework gives."""
+    return Response(status_code=404)

@@ -19,8 +19,7 @@ from pageport.backends.tgi_adapter.router.schemas import CompatGenerateRequest, 
 from pageport.backends.tgi_adapter.router.sse import EventStream, frame
 
 
-def native_routes(context: RouterContext) -> list[RouteSpec]:
-    routes = NativeRoutes(context)
+def native_routes(routes: NativeRoutes) -> list[RouteSpec]:
     return [
         RouteSpec("POST", "/", routes.compat),
         RouteSpec("POST", "/generate", routes.generate),

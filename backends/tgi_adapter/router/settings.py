@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pageport.core import Watermark
 
@@ -45,7 +45,7 @@ class RouterSettings:
     cors_allow_origin: tuple[str, ...] = ()
     disable_grammar_support: bool = False
     enable_prefill_logprobs: bool = False
-    watermark: Watermark = Watermark()
+    watermark: Watermark = field(default_factory=Watermark)
     compute_type: str = "gpu+optimized"
     json_output: bool = False
     otlp_endpoint: str | None = None

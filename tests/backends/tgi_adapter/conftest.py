@@ -6,6 +6,11 @@ import importlib.util
 import sys
 from pathlib import Path
 
+import pytest
+from tokenizers import Tokenizer
+
+from pageport.core import load_tokenizer
+
 
 def _register(name: str) -> None:
     spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
@@ -17,3 +22,10 @@ def _register(name: str) -> None:
 
 _register("scripted_engine")
 _register("transcript")
+_register("router_harness")
+
+
+@pytest.fixture(scope="session")
+def tokenizer(demo_model: Path) -> Tokenizer:
+    """The demo model's."""
+    return load_tokenizer(demo_model)

@@ -1,0 +1,86 @@
+"""The router over a scripted engine, in this process, set up as the recorded one was."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+from scripted_engine import ScriptedEngine
+from tokenizers import Tokenizer
+from transcript import Case, Reply, load_cases, replay
+
+from pageport.backends.tgi_adapter.router.app import create_app
+from pageport.backends.tgi_adapter.router.settings import RouterSettings
+
+_NUMBERS = {
+    "--max-client-batch-size": "max_client_batch_size",
+    "--max-best-of": "max_best_of",
+    "--max-stop-sequences": "max_stop_sequences",
+    "--max-top-n-tokens": "max_top_n_tokens",
+    "--max-concurrent-requests": "max_concurrent_requests",
+    "--payload-limit": "payload_limit",
+}
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """A case and what came of it."""
+
+    case: Case
+    reply: Reply
+
+
+def recorded_settings(
+    flags: tuple[str, ...] = (),
+    *,
+    compute_type: str = "gpu+optimized",
+    max_input_tokens: int = 1023,
+    max_total_tokens: int = 1024,
+    strict: bool = False,
+) -> RouterSettings:
+    """The settings behind a recorded router's command line."""
+    pairs = list(itertools.pairwise(flags))
+    numbers = {_NUMBERS[flag]: int(value) for flag, value in pairs if flag in _NUMBERS}
+    return RouterSettings(
+        model_id="demo-model",
+        max_input_tokens=max_input_tokens,
+        max_total_tokens=max_total_tokens,
+        enable_prefill_logprobs=True,
+        api_key=next((value for flag, value in pairs if flag == "--api-key"), None),
+        cors_allow_origin=tuple(value for flag, value in pairs if flag == "--cors-allow-origin"),
+        disable_grammar_support="--disable-grammar-support" in flags,
+        compute_type=compute_type,
+        strict=strict,
+        **numbers,
+    )
+
+
+@asynccontextmanager
+async def running_router(
+    settings: RouterSettings, tokenizer: Tokenizer, folder: Path
+) -> AsyncIterator[tuple[httpx.AsyncClient, ScriptedEngine]]:
+    """A client of the router, and its engine."""
+    engine = ScriptedEngine(tokenizer)
+    app = create_app(settings, engine, tokenizer, folder)
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://router") as client:
+        yield client, engine
+    assert engine.num_running == 0
+
+
+async def replay_file(file: str, tokenizer: Tokenizer, folder: Path, *, strict: bool) -> list[Replayed]:
+    """All cases in their order; one router for each run of cases with the same settings."""
+
+    def settings_of(case: Case) -> RouterSettings:
+        compute_type = case.environment.get("COMPUTE_TYPE", "gpu+optimized")
+        return recorded_settings(case.flags, compute_type=compute_type, strict=strict)
+
+    replayed: list[Replayed] = []
+    for settings, cases in itertools.groupby(load_cases(file), settings_of):
+        async with running_router(settings, tokenizer, folder) as (client, engine):
+            replayed += [Replayed(case, await replay(case, client, engine)) for case in cases]
+    return replayed
