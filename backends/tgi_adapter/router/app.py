@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from starlette.applications import Starlette
@@ -23,17 +25,30 @@ from pageport.core import EngineClientProtocol
 def create_app(
     settings: RouterSettings, engine: EngineClientProtocol, tokenizer: Tokenizer, model_folder: Path
 ) -> ASGIApp:
-    """TGI's HTTP interface over an engine that has been started."""
-    context = RouterContext.build(settings, engine, tokenizer, model_folder)
+    """TGI's HTTP interface over an engine that has been started.
+
+    Raises:
+        ConfigError: settings that this engine cannot honour.
+    """
+    context = RouterContext.build(settings.resolved(engine.info), engine, tokenizer, model_folder)
     native = NativeRoutes(context)
     specs = [*status_routes(context), *native_routes(native), *tokenize_routes(context)]
     specs += docs_routes(specs)
     app = Starlette(
         routes=make_routes(specs, ApiKey(settings.api_key), settings.payload_limit),
         exception_handlers={404: _not_found},
+        lifespan=lambda app: _closing(context),
     )
     app.router.redirect_slashes = False
     return Cors(app, settings.cors_allow_origin)
+
+
+@asynccontextmanager
+async def _closing(context: RouterContext) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        context.close()
 
 
 async def _not_found(request: Request, error: Exception) -> Response:

@@ -39,15 +39,8 @@ class Call:
         """The body as JSON.
 
         Raises:
-            BodyError: it is not declared as JSON (415), or is not JSON (400).
+            BodyError: 400, it is not JSON.
         """
-        content_type = self.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if content_type != "application/json" and not (
-            content_type.startswith("application/") and content_type.endswith("+json")
-        ):
-            raise BodyError(
-                415, f"content-type: must be application/json (given: {content_type or 'none'!s:.100})"
-            )
         try:
             return orjson.loads(self.body)
         except orjson.JSONDecodeError as error:
@@ -94,6 +87,17 @@ def read_model(model: type[Model], value: Any) -> Model:
         field = ".".join(str(part) for part in first["loc"]) or "the body"
         given = "" if first["type"] == "missing" else f" (given: {first['input']!r:.100})"
         raise BodyError(422, f"{field}: {first['msg']}{given}") from None
+
+
+def require_json(headers: Headers) -> None:
+    """Raises BodyError (415): the body is not declared as JSON."""
+    content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type != "application/json" and not (
+        content_type.startswith("application/") and content_type.endswith("+json")
+    ):
+        raise BodyError(
+            415, f"content-type: must be application/json (given: {content_type or 'none'!s:.100})"
+        )
 
 
 async def read_call(scope: Scope, receive: Receive, payload_limit: int) -> Call:

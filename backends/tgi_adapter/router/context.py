@@ -11,6 +11,7 @@ from pageport.backends.tgi_adapter.generation import TokenSpeller
 from pageport.backends.tgi_adapter.router.engine_inference import EngineInference
 from pageport.backends.tgi_adapter.router.metrics import RouterMetrics
 from pageport.backends.tgi_adapter.router.settings import RouterSettings
+from pageport.backends.tgi_adapter.router.tracing import RequestTracer
 from pageport.backends.tgi_adapter.router.validation import Validator
 from pageport.core import EngineClientProtocol
 
@@ -28,6 +29,7 @@ class RouterContext:
     model_folder: Path
     validator: Validator
     metrics: RouterMetrics
+    tracer: RequestTracer | None
     inference: EngineInference
 
     @classmethod
@@ -36,5 +38,14 @@ class RouterContext:
     ) -> RouterContext:
         validator = Validator(settings, tokenizer)
         metrics = RouterMetrics(settings, engine)
-        inference = EngineInference(settings, engine, TokenSpeller(tokenizer), validator, metrics)
-        return cls(settings, tokenizer, model_folder, validator, metrics, inference)
+        tracer = None
+        if settings.otlp_endpoint is not None:
+            tracer = RequestTracer.to_endpoint(settings.otlp_service_name, settings.otlp_endpoint)
+        inference = EngineInference(settings, engine, TokenSpeller(tokenizer), validator, metrics, tracer)
+        return cls(settings, tokenizer, model_folder, validator, metrics, tracer, inference)
+
+    def close(self) -> None:
+        """When no request is left."""
+        self.validator.close()
+        if self.tracer is not None:
+            self.tracer.close()

@@ -25,6 +25,7 @@ from pageport.backends.tgi_adapter.router.inference import (
 )
 from pageport.backends.tgi_adapter.router.metrics import RouterMetrics
 from pageport.backends.tgi_adapter.router.settings import RouterSettings
+from pageport.backends.tgi_adapter.router.tracing import RequestTracer
 from pageport.backends.tgi_adapter.router.validation import Validator
 from pageport.core import (
     EngineClientProtocol,
@@ -52,23 +53,25 @@ class EngineInference:
         speller: TokenSpeller,
         validator: Validator,
         metrics: RouterMetrics,
+        tracer: RequestTracer | None,
     ) -> None:
         self._engine = engine
         self._speller = speller
         self._validator = validator
         self._metrics = metrics
+        self._tracer = tracer
         self._limit = settings.max_concurrent_requests
         self._admitted = 0
         self._healthy = True
 
     @asynccontextmanager
     async def open(self, request: GenerateInput) -> AsyncIterator[Answer]:
-        with self._counted():
+        with self._counted(request):
             async with self._run(request) as answer:
                 yield answer
 
     async def generate(self, request: GenerateInput) -> WholeAnswer:
-        with self._counted():
+        with self._counted(request):
             best_of = request.parameters.best_of or 1
             if best_of <= 1:
                 return await self._whole(request)
@@ -108,16 +111,19 @@ class EngineInference:
                     if not times.queued_until:
                         times.queued_until = output.times.first_scheduled
                         self._metrics.first_token()
-                    if output.request_finished:
-                        self._finish(times, output, reader.num_generated)
+                    if output.request_finished and reader.num_generated:
+                        times.finished = time.monotonic()
+                        self._finished(request, valid, times, output)
                     if events:
                         yield events
 
-    def _finish(self, times: InferenceTimes, output: RequestOutput, generated: int) -> None:
-        times.finished = time.monotonic()
+    def _finished(
+        self, request: GenerateInput, valid: ValidRequest, times: InferenceTimes, last: RequestOutput
+    ) -> None:
         self._healthy = True
-        if generated:
-            self._metrics.finished(times, output.times, generated)
+        self._metrics.finished(times, last.times, last.num_output_tokens)
+        if self._tracer is not None:
+            self._tracer.finished(request, valid, times, last.num_output_tokens)
 
     async def _whole(self, request: GenerateInput) -> WholeAnswer:
         collected: list[TokenEvent] = []
@@ -144,13 +150,15 @@ class EngineInference:
     # -- what surrounds it ---------------------------------------------------------------------------------
 
     @contextmanager
-    def _counted(self) -> Iterator[None]:
+    def _counted(self, request: GenerateInput) -> Iterator[None]:
         """Counts a request, and why it came to nothing if it did."""
         self._metrics.requests.inc()
         try:
             yield
         except RouterError as error:
             self._metrics.failed(error.kind)
+            if self._tracer is not None:
+                self._tracer.failed(request, error.kind.error_type, error.message)
             raise
         except (asyncio.CancelledError, GeneratorExit):
             self._metrics.dropped()

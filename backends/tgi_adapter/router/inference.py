@@ -21,6 +21,7 @@ class GenerateInput:
         inputs: the prompt as text (also for `return_full_text` and the headers' character count).
         prompt_ids: the prompt as tokens, where the client sent tokens; they are taken as they are.
         start: `time.monotonic` when the server began to work on it.
+        route: its name in traces and logs.
         stream: what only whole answers can have is refused.
         add_special_tokens: off for prompts that a chat template made.
         grammar: one that the server made itself; it stands in place of the parameters' own.
@@ -31,6 +32,7 @@ class GenerateInput:
     inputs: str
     parameters: GenerateParameters
     start: float
+    route: str = "generate"
     stream: bool = False
     add_special_tokens: bool = True
     prompt_ids: tuple[int, ...] | None = None

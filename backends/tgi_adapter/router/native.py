@@ -92,6 +92,7 @@ def _to_input(call: Call, request: GenerateRequest, *, stream: bool) -> Generate
         inputs=request.inputs,
         parameters=request.parameters,
         start=call.start,
+        route="generate_stream" if stream else "generate",
         stream=stream,
         service_class=call.service_class,
         trace_context=call.trace_context,

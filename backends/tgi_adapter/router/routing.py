@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
+from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pageport.backends.tgi_adapter.router.call import Call, ClientGoneError, read_call
+from pageport.backends.tgi_adapter.router.call import (
+    Call,
+    ClientGoneError,
+    read_call,
+    require_json,
+)
 from pageport.backends.tgi_adapter.router.connection import Connection
 from pageport.backends.tgi_adapter.router.errors import BodyError, RouterError
 from pageport.backends.tgi_adapter.router.security import ApiKey
@@ -91,6 +97,8 @@ class _Endpoint:
             await Response(status_code=401)(scope, receive, send)
             return
         try:
+            if self._spec.method == "POST":
+                require_json(Headers(scope=scope))
             call = await read_call(scope, receive, self._payload_limit)
         except BodyError as error:
             await TextResponse(error.message, error.status)(scope, receive, send)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from pageport.core import Watermark
+from pageport.core import ConfigError, EngineInfo, Watermark
 
 # The version of Text Generation Inference whose HTTP interface this is; clients read it from /info.
 TGI_VERSION = "3.3.6-dev0"
@@ -16,7 +16,8 @@ class RouterSettings:
 
     Attributes:
         model_id: what clients are told that they talk to.
-        max_input_tokens, max_total_tokens: of one request: its prompt; its prompt and answer together.
+        max_input_tokens, max_total_tokens: of one request: its prompt; its prompt and answer together. 0: what the
+            engine can hold; known after `resolved`.
         payload_limit: bytes of a request's body.
         compute_type: the header `x-compute-type`.
         model_pipeline_tag: `text-generation` or None make `POST /` answer with the prompt in front.
@@ -27,8 +28,8 @@ class RouterSettings:
     """
 
     model_id: str
-    max_input_tokens: int
-    max_total_tokens: int
+    max_input_tokens: int = 0
+    max_total_tokens: int = 0
     model_sha: str | None = None
     model_pipeline_tag: str | None = None
     docker_label: str | None = None
@@ -52,3 +53,19 @@ class RouterSettings:
     otlp_service_name: str = "text-generation-inference.router"
     graceful_termination_timeout: float = 90.0
     strict: bool = False
+
+    def resolved(self, info: EngineInfo) -> RouterSettings:
+        """With the limits that this engine allows.
+
+        Raises:
+            ConfigError: the limits are more than the engine can hold, or leave no room for an answer.
+        """
+        total = self.max_total_tokens or info.max_model_len
+        inputs = self.max_input_tokens or total - 1
+        if total > info.max_model_len:
+            raise ConfigError(
+                f"max_total_tokens: {total} is more than the engine holds, {info.max_model_len}"
+            )
+        if not 0 < inputs < total:
+            raise ConfigError(f"max_input_tokens: {inputs} must be from 1 to below max_total_tokens, {total}")
+        return replace(self, max_input_tokens=inputs, max_total_tokens=total)
