@@ -30,8 +30,10 @@ from pageport.core.request import RequestOutput
 
 logger = logging.getLogger("pageport.client")
 
-# After this many engines in a row died before they could serve, there will be no engine any more.
+# After so many engines in a row that ended before they could serve, there will be no engine any more: fewer where they
+# end by themselves, more where somebody kills them, which may have an end.
 MAX_FAILED_STARTS = 3
+MAX_KILLED_STARTS = 10
 _STOP_SECONDS = 5.0
 _HEADER = struct.Struct("!i")  # the framing of multiprocessing.connection.Connection, for under 2 GiB
 
@@ -143,7 +145,7 @@ class EngineSupervisor:
                 if self._last_words is not None and self._info is None:
                     # A wrong configuration does not get better by trying again.
                     return self._give_up(listener, self._last_words)
-                if failed_starts == MAX_FAILED_STARTS:
+                if failed_starts >= (MAX_KILLED_STARTS if self._was_killed() else MAX_FAILED_STARTS):
                     problem = f"the engine died {failed_starts} times in a row before it could serve"
                     return self._give_up(listener, EngineDeadError(f"{problem}{self._said()}"))
         except Exception as error:
@@ -184,6 +186,10 @@ class EngineSupervisor:
                 reason = f"{_describe_exit(process.returncode)}{self._said()}"
                 logger.error("the engine process %s", reason)
                 listener.engine_died(reason)
+
+    def _was_killed(self) -> bool:
+        """Whether the last process was ended from outside; none ends itself in this way."""
+        return self._process is not None and self._process.returncode in (-signal.SIGKILL, -signal.SIGTERM)
 
     def _said(self) -> str:
         return f": {self._last_words}" if self._last_words is not None else ""

@@ -73,7 +73,6 @@ class FlightControl:
                 self._send(AbortRequest(request_id))
         elif (flight := self._waiting.pop(request_id, None)) is not None:
             flight.cancel()
-            self._depart()
 
     # -- what the engine says --------------------------------------------------------------------------------
 

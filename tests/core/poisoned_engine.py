@@ -1,7 +1,7 @@
 """An engine process with a weak spot. Runs as `python poisoned_engine.py FD`.
 
 A step that has to do with a prompt that begins with token 251 raises an exception. As long as the file exists that
-PAGEPORT_TEST_DIES names, the process ends as soon as it is started.
+PAGEPORT_TEST_DIES names, the process ends as soon as it is started: the file says with which status or signal (-9).
 """
 
 from __future__ import annotations
@@ -15,8 +15,12 @@ BREAKING = 251
 
 
 def main() -> int:
-    if Path(os.environ.get("PAGEPORT_TEST_DIES", "/nowhere")).exists():
-        return 3
+    dies = Path(os.environ.get("PAGEPORT_TEST_DIES", "/nowhere"))
+    if dies.exists():
+        status = int(dies.read_text())
+        if status >= 0:
+            return status
+        os.kill(os.getpid(), -status)
     from pageport.core import engine_process
     from pageport.core.engine import Engine
     from pageport.core.request import RequestOutput

@@ -216,10 +216,19 @@ async def test_an_engine_that_does_not_come_up_again_is_given_up_and_everyone_he
     await client.start()
     dead = asyncio.create_task(client.wait_dead())
     try:
+        patient = Reader(client.submit([1], LONG))
+        await until(lambda: patient.num_tokens > 0)
+        dies.write_text("-9")
+        pids = {kill(client)}
+        while len(pids) < 6:  # somebody kills what was started, again and again, and then stops
+            await until(lambda: client.engine_pid not in pids)
+            pids.add(client.engine_pid or 0)
+        dies.unlink()
+        assert [len(tokens) for _, tokens, _ in await patient.answers()] == [80]
+        assert not dead.done()
         reader = Reader(client.submit([1], LONG))
         await until(lambda: reader.num_tokens > 0)
-        assert not dead.done()
-        dies.touch()
+        dies.write_text("3")
         kill(client)
         with pytest.raises(EngineDeadError, match="died 3 times in a row before it could serve"):
             await reader.answers()
