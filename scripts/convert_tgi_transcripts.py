@@ -24,6 +24,11 @@ COMMON_HEADERS = {
     "vary": "origin, access-control-request-method, access-control-request-headers",
     "access-control-allow-origin": "*",
 }
+# Faults that were switched on by hand while a case ran: which request they hit.
+FAULTS = {
+    "prefill error of a second while a first runs": 1,
+    "prefill fails, then the same prompt again": 0,
+}
 # Answers that are long descriptions of something else; only status and headers are kept.
 DESCRIPTIONS = ("/api-doc/openapi.json", "/docs/", "/metrics")
 
@@ -52,6 +57,10 @@ def timeline_case(case: dict[str, Any], setting: dict[str, Any]) -> dict[str, An
     if not clients:
         return None
     kept = {key: case[key] for key in ("name", "script", "scripts") if case.get(key)}
+    if case["name"] in FAULTS:
+        scripts = [case["scripts"][0]] * len(clients)
+        scripts[FAULTS[case["name"]]] = {"prefill_error": "out of blocks"}
+        kept["scripts"] = scripts
     kept["flags"] = setting.get("router_flags", [])
     kept["warmup"] = setting.get("warmup_answer", {})
     kept["step_s"] = setting.get("shard_step_s", 0.0)

@@ -23,6 +23,7 @@ def _register(name: str) -> None:
 _register("scripted_engine")
 _register("transcript")
 _register("router_harness")
+_register("asgi_call")
 
 
 @pytest.fixture(scope="session")

@@ -49,9 +49,10 @@ class Script:
         liveness_error: every request of one token fails.
         health_error: the engine is not healthy.
         no_tokens: the stream ends without a token and without a reason.
-        silent_at: this step brings nothing; the next one goes on.
+        silent_at: the token of this step is lost.
         stall_at: in this step the engine falls silent for good.
         prefill_s: seconds before the first token.
+        pad_text: bytes that the recorded shard added to its message; there is no such message here.
     """
 
     text: str = DEFAULT_TEXT
@@ -66,6 +67,7 @@ class Script:
     silent_at: int | None = None
     stall_at: int | None = None
     prefill_s: float = 0.0
+    pad_text: int = 0
 
     @classmethod
     def parse(cls, values: Mapping[str, Any] | None) -> Script:
@@ -311,7 +313,7 @@ class ScriptedEngine:
                 yield answer.cancelled()
                 return
             if number == script.silent_at:
-                await self._pause()
+                continue
             if number == script.stall_at:
                 await aborted.wait()
                 yield answer.cancelled()
