@@ -2,7 +2,7 @@
 
     python scripts/convert_tgi_transcripts.py RECORDINGS [tests/data/tgi]
 
-RECORDINGS holds the `http-*.jsonl` and `rpc-*.jsonl` files. What is kept of a case: its request, what the scripted
+RECORDINGS holds the `http-*.jsonl`, `rpc-*.jsonl` and `metrics.jsonl` files. What is kept of a case: its request, what the scripted
 engine plays, status, headers, the structure of the answer with its values, and the parameters that reached the engine.
 What is dropped: the wording of messages, and what differs from run to run. See tests/data/tgi/README.md.
 """
@@ -204,6 +204,8 @@ def main(recordings: Path, target: Path) -> None:
             if (kept := timeline_case(case, setting)) is not None:
                 timelines.append({"file": path.stem, **kept})
     _write(target / "http-timelines.jsonl", timelines)
+    metrics = json.loads((recordings / "metrics.jsonl").read_text())
+    _write(target / "metrics.jsonl", [{key: metrics[key] for key in ("types", "labels", "buckets")}])
 
 
 if __name__ == "__main__":

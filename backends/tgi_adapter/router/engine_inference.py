@@ -104,7 +104,7 @@ class EngineInference:
         outputs = self._engine.submit(
             list(valid.prompt_ids), valid.sampling, service_class=request.service_class
         )
-        with self._engine_errors(valid):
+        with self._engine_errors(valid, times):
             async with _closing(outputs):
                 async for output in outputs:
                     events = reader.read(output)
@@ -116,6 +116,9 @@ class EngineInference:
                         self._finished(request, valid, times, output)
                     if events:
                         yield events
+        if not times.finished:
+            kind = ErrorKind.INCOMPLETE_STREAM if request.stream else ErrorKind.INCOMPLETE
+            raise RouterError(kind, "the engine's answer broke off before its end")
 
     def _finished(
         self, request: GenerateInput, valid: ValidRequest, times: InferenceTimes, last: RequestOutput
@@ -130,9 +133,8 @@ class EngineInference:
         async with self._run(request) as answer:
             async for events in answer.events:
                 collected += events
-        generated = collected[-1].generated if collected else None
-        if generated is None:
-            raise RouterError(ErrorKind.INCOMPLETE, "the engine's answer broke off before its end")
+        generated = collected[-1].generated
+        assert generated is not None
         return _whole_answer(answer, generated, collected)
 
     async def _best(self, request: GenerateInput, best_of: int) -> WholeAnswer:
@@ -178,7 +180,7 @@ class EngineInference:
             self._admitted -= 1
 
     @contextmanager
-    def _engine_errors(self, valid: ValidRequest) -> Iterator[None]:
+    def _engine_errors(self, valid: ValidRequest, times: InferenceTimes) -> Iterator[None]:
         """What the engine says when it does not answer, in the router's terms."""
         try:
             yield
@@ -189,6 +191,7 @@ class EngineInference:
             raise invalid(error.field, error.problem) from error
         except (GenerationFailedError, EngineDeadError) as error:
             self._healthy = False
+            self._metrics.engine_failed(has_begun=bool(times.queued_until))
             raise RouterError(ErrorKind.GENERATION, f"the engine failed: {error}") from error
 
     async def _generates(self) -> bool:

@@ -80,6 +80,10 @@ class RouterMetrics:
         """A request's prompt is computed."""
         self._batch.next_size.observe(self._engine.stats().num_running)
 
+    def engine_failed(self, *, has_begun: bool) -> None:
+        """The engine ended a request with an error, before or after its first token."""
+        self._batch.failed(_DECODE if has_begun else _PREFILL)
+
     def finished(self, times: InferenceTimes, engine_times: RequestTimes, generated: int) -> None:
         """A request was answered to its end."""
         self._success.inc()
@@ -113,6 +117,7 @@ class _BatchMetrics:
         )
         self._count = Counter("tgi_batch_inference_count", "Steps.", ["method"], registry=registry)
         self._success = Counter("tgi_batch_inference_success", "Steps done.", ["method"], registry=registry)
+        self._failure = Counter("tgi_batch_inference_failure", "Steps failed.", ["method"], registry=registry)
         self._inference = seconds("tgi_batch_inference_duration", "Seconds of a step.", "method")
         self._forward = seconds("tgi_batch_forward_duration", "Seconds of a step in the model.", "method")
         # Parts of TGI's steps that the engine has no counterpart of: they took no time.
@@ -127,6 +132,10 @@ class _BatchMetrics:
         self._observe(_PREFILL, 1, times.first_token - times.first_scheduled)
         if generated > 1:
             self._observe(_DECODE, generated - 1, (end - times.first_token) / (generated - 1))
+
+    def failed(self, method: str) -> None:
+        self._count.labels(method).inc()
+        self._failure.labels(method).inc()
 
     def _observe(self, method: str, steps: int, seconds: float) -> None:
         self._count.labels(method).inc(steps)
