@@ -111,7 +111,7 @@ class EngineInference:
                     if not times.queued_until:
                         times.queued_until = output.times.first_scheduled
                         self._metrics.first_token()
-                    if output.request_finished and reader.num_generated:
+                    if events and events[-1].generated is not None:
                         times.finished = time.monotonic()
                         self._finished(request, valid, times, output)
                     if events:

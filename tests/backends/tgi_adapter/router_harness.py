@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 from scripted_engine import ScriptedEngine
@@ -41,8 +42,9 @@ def recorded_settings(
     max_input_tokens: int = 1023,
     max_total_tokens: int = 1024,
     strict: bool = False,
+    **others: Any,
 ) -> RouterSettings:
-    """The settings behind a recorded router's command line."""
+    """The settings behind a recorded router's command line; `others` are settings by name."""
     pairs = list(itertools.pairwise(flags))
     numbers = {_NUMBERS[flag]: int(value) for flag, value in pairs if flag in _NUMBERS}
     return RouterSettings(
@@ -56,6 +58,7 @@ def recorded_settings(
         compute_type=compute_type,
         strict=strict,
         **numbers,
+        **others,
     )
 
 
