@@ -116,6 +116,13 @@ class GenerationReader:
     def num_generated(self) -> int:
         return len(self._output_ids)
 
+    def text(self) -> str:
+        """All the text so far, without special tokens."""
+        decode = self._speller.tokenizer.decode
+        context = self._prompt_ids[-_CONTEXT_TOKENS:]
+        before = decode(context, skip_special_tokens=True)
+        return decode(context + self._output_ids, skip_special_tokens=True)[len(before) :]
+
     def read(self, output: RequestOutput) -> list[TokenEvent]:
         """The events of one delta, in order.
 
@@ -167,7 +174,7 @@ class GenerationReader:
     def _end(self, output: RequestOutput) -> GeneratedText:
         parameters = self._parameters
         return GeneratedText(
-            self._whole_text(),
+            self.text(),
             len(self._output_ids),
             self._stop_reason(output),
             parameters.seed if parameters.is_sampled else None,
@@ -182,9 +189,3 @@ class GenerationReader:
         if self._parameters.stops_at_once or isinstance(output.stop_reason, str):
             return StopReason.STOP_SEQUENCE
         return StopReason.LENGTH  # the context of the model was full
-
-    def _whole_text(self) -> str:
-        decode = self._speller.tokenizer.decode
-        context = self._prompt_ids[-_CONTEXT_TOKENS:]
-        before = decode(context, skip_special_tokens=True)
-        return decode(context + self._output_ids, skip_special_tokens=True)[len(before) :]
