@@ -154,6 +154,7 @@ class Engine:
                 stop=params.stop,
                 include_stop_string=params.include_stop_str_in_output,
                 skip_special_tokens=params.skip_special_tokens,
+                stop_match=params.stop_match,
             ),
             max_output_tokens=room if params.max_tokens is None else params.max_tokens,
         )

@@ -8,6 +8,8 @@ from typing import NamedTuple
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
+from pageport.core.sampling_params import StopMatch
+
 # Some decoders treat the first token of a text in their own way (they drop its leading space). Feeding the end of
 # the prompt first makes the first generated token an ordinary one.
 _CONTEXT_TOKENS = 8
@@ -36,6 +38,7 @@ class TextStream:
         stop: Sequence[str] = (),
         include_stop_string: bool = False,
         skip_special_tokens: bool = True,
+        stop_match: StopMatch = StopMatch.ANYWHERE,
     ) -> None:
         self._tokenizer = tokenizer
         self._decoder = DecodeStream(skip_special_tokens=skip_special_tokens)
@@ -44,10 +47,18 @@ class TextStream:
         self._stop = tuple(stop)
         self._include_stop_string = include_stop_string
         self._held = ""
+        self._at_token_end = stop_match is StopMatch.AT_TOKEN_END
+        self._tail = (
+            ""  # the end of the text, as long as the longest stop string; only kept where it is looked at
+        )
+        self._tail_length = max(map(len, self._stop), default=0)
 
     def push(self, token: int, *, may_stop: bool = True) -> TextDelta:
         """Add one token. `may_stop=False`: stop strings that it completes are ordinary text (min_tokens)."""
-        self._held += self._decoder.step(self._tokenizer, token) or ""
+        text = self._decoder.step(self._tokenizer, token) or ""
+        if self._at_token_end:
+            return TextDelta(text, self._stop_at_end(text) if may_stop else None)
+        self._held += text
         if not may_stop:
             return TextDelta(self.flush())
         match = self._first_stop()
@@ -65,6 +76,13 @@ class TextStream:
         """What is held back, once nothing more can come."""
         text, self._held = self._held, ""
         return text
+
+    def _stop_at_end(self, text: str) -> str | None:
+        """The first listed stop string that the text now ends with, if this token added to it."""
+        if not self._stop or not text:
+            return None
+        self._tail = (self._tail + text)[-self._tail_length :]
+        return next((stop for stop in self._stop if self._tail.endswith(stop)), None)
 
     def _first_stop(self) -> tuple[int, str] | None:
         """The stop string that occurs first; of those at one place, the one listed first."""

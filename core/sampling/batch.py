@@ -11,6 +11,7 @@ import torch
 
 from pageport.core.sampling.bans import has_bans
 from pageport.core.sampling.filters import FilterParams, has_filters
+from pageport.core.sampling.logprobs import reports_processed, reports_raw
 from pageport.core.sampling.penalties import has_penalties
 from pageport.core.sampling.random import uniforms
 from pageport.core.sampling.state import SamplingState
@@ -67,7 +68,9 @@ class Batch:
         self.banned = Rows.where(states, has_bans)
         self.biased = Rows.where(states, lambda state: bool(state.params.logit_bias))
         self.penalised = Rows.where(states, has_penalties)
-        self.with_logprobs = Rows.where(states, lambda state: state.params.logprobs is not None)
+        self.watermarked = Rows.where(states, lambda state: state.params.watermark is not None)
+        self.with_logprobs = Rows.where(states, lambda state: reports_raw(state.params))
+        self.with_processed = Rows.where(states, lambda state: reports_processed(state.params))
         self.greedy = Rows.where(states, lambda state: state.params.is_greedy)
         self.unfiltered = RandomRows.gather(
             Rows.where(states, lambda s: not s.params.is_greedy and not has_filters(s.params)), device

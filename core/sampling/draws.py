@@ -7,6 +7,7 @@ import torch
 from pageport.core.sampling.batch import RandomRows
 from pageport.core.sampling.chunks import row_chunks
 from pageport.core.sampling.filters import count_kept, keep_typical, weight_floor
+from pageport.core.sampling.logprobs import reports_processed
 from pageport.core.sampling.ranking import Ranking, rank_leading, rank_some
 from pageport.core.sampling.weights import draw, integer_weights
 
@@ -30,18 +31,23 @@ def draw_unfiltered(logits: torch.Tensor, peaks: torch.Tensor, rows: RandomRows)
     return token_ids
 
 
-def draw_filtered(logits: torch.Tensor, peaks: torch.Tensor, rows: RandomRows) -> torch.Tensor:
+def draw_filtered(
+    logits: torch.Tensor, peaks: torch.Tensor, rows: RandomRows
+) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
     """Draw from the tokens that pass the filters, likeliest first; arguments as `draw_unfiltered`.
 
     All rows' likeliest tokens are looked at together. A row whose filters may keep more than those is then
     ranked by itself; which way a row goes does not change what is drawn.
+
+    Returns: int64 [N], token ids; and for rows that report processed log-probabilities the ids that passed, likeliest
+        first.
     """
     draws = _FilteredDraws(logits, peaks, rows)
     everyone = torch.arange(len(logits), device=logits.device)
     token_ids, sure = draws.from_ranking(rank_leading(logits, _LEADING), everyone)
     for row in (~sure).nonzero():
         token_ids[row], _ = draws.from_ranking(draws.rank_candidates(int(row)), row)
-    return token_ids
+    return token_ids, draws.kept
 
 
 class _FilteredDraws:
@@ -52,6 +58,7 @@ class _FilteredDraws:
         self._peaks = peaks
         self._rows = rows
         self._uniforms = rows.uniforms().to(logits.device)
+        self.kept: dict[int, torch.Tensor] = {}
         self._totals = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
         unbounded = rows.filters.unbounded.nonzero()[:, 0]
         for chunk in row_chunks(len(unbounded), logits.device):
@@ -76,11 +83,18 @@ class _FilteredDraws:
         known = filters.unbounded | (bounded < weights.shape[1])
         sure = (known & (kept <= ranking.certain)) | ranking.complete
         for place, row in enumerate(some.tolist()):
-            typical_p = self._rows.states[row].params.typical_p
-            if typical_p < 1.0 and sure[place]:  # row by row: it is rare
+            params = self._rows.states[row].params
+            reports = reports_processed(params)
+            if not sure[place] or not (reports or params.typical_p < 1.0):
+                continue
+            passed = ranking.token_ids[place, : int(kept[place])]
+            if params.typical_p < 1.0:  # row by row: it is rare
                 remaining = weights[place, : int(kept[place])]
-                typical = keep_typical(remaining.cpu().numpy(), typical_p)
-                cumulative[place, : len(typical)] = torch.from_numpy(typical.cumsum()).to(cumulative.device)
+                typical = torch.from_numpy(keep_typical(remaining.cpu().numpy(), params.typical_p))
+                cumulative[place, : len(typical)] = typical.cumsum(dim=-1).to(cumulative.device)
+                passed = passed[(typical > 0).to(passed.device)]
+            if reports:
+                self.kept[row] = passed
         totals = cumulative.gather(1, (kept - 1)[:, None])[:, 0]
         places = draw(cumulative, totals, self._uniforms[some])
         return ranking.token_ids.gather(1, places[:, None])[:, 0], sure

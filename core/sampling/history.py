@@ -1,4 +1,4 @@
-"""The distinct tokens of one sequence and how often each was generated; grows with the sequence."""
+"""The distinct tokens of one sequence and how often each occurred; grows with the sequence."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ class TokenHistory:
     """Counts kept up to date at a cost of the new tokens only.
 
     Args:
-        prompt_token_ids: these count as seen, with zero generations.
+        prompt_token_ids: these count as seen.
+        count_prompt: whether their occurrences count as well; else only those in the output.
     """
 
-    def __init__(self, prompt_token_ids: Sequence[int]) -> None:
-        distinct = np.unique(np.asarray(prompt_token_ids, dtype=np.int64))
+    def __init__(self, prompt_token_ids: Sequence[int], *, count_prompt: bool = False) -> None:
+        distinct, occurrences = np.unique(np.asarray(prompt_token_ids, dtype=np.int64), return_counts=True)
         self._size = len(distinct)
         self._token_ids = np.empty(max(64, 2 * self._size), dtype=np.int64)
         self._token_ids[: self._size] = distinct
         self._counts = np.zeros(len(self._token_ids), dtype=np.float32)
+        if count_prompt:
+            self._counts[: self._size] = occurrences
         self._slots = {token: slot for slot, token in enumerate(distinct.tolist())}
         self._num_counted = 0
 
@@ -31,7 +34,7 @@ class TokenHistory:
 
     @property
     def counts(self) -> npt.NDArray[np.float32]:
-        """[n], how often each of `token_ids` stands in the output; float32, as logits are."""
+        """[n], how often each of `token_ids` occurs where it counts; float32, as logits are."""
         return self._counts[: self._size]
 
     def update(self, output_token_ids: Sequence[int]) -> None:

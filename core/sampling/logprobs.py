@@ -1,4 +1,4 @@
-"""Log-probabilities of the model itself, before any sampling parameter is applied."""
+"""Log-probabilities: of the model itself, or of what the sampling parameters made of it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import torch
 
 from pageport.core.sampling.chunks import row_chunks
 from pageport.core.sampling.ranking import first_token_ids
+from pageport.core.sampling_params import LogprobsMode, SamplingParams
 
 
 class TokenLogprobs(NamedTuple):
     """One position: the chosen token first, then the likeliest ones in descending order, each token once.
 
     Attributes:
-        ranks: 1 is the likeliest token; among equals the lower token id ranks first.
+        ranks: 1 is the likeliest token; among equals the lower token id ranks first. 0: nobody asked how the chosen
+            token ranks (processed log-probabilities without alternatives).
     """
 
     token_ids: list[int]
@@ -69,4 +71,62 @@ def _position(listed: list[int], values: list[float], rank: int, num: int) -> To
         [chosen, *(listed[place] for place in others)],
         [values[0], *(values[place] for place in others)],
         [rank, *others],
+    )
+
+
+def reports_raw(params: SamplingParams) -> bool:
+    return params.logprobs is not None and params.logprobs_mode is LogprobsMode.RAW
+
+
+def reports_processed(params: SamplingParams) -> bool:
+    return params.logprobs is not None and params.logprobs_mode is LogprobsMode.PROCESSED
+
+
+def processed_logprobs(
+    scores: torch.Tensor, chosen_ids: Sequence[int], nums: Sequence[int]
+) -> list[TokenLogprobs]:
+    """As `token_logprobs`, of scores that sampling parameters have changed.
+
+    Impossible tokens are not listed; tokens that are as likely as the last one listed are listed too.
+
+    Args:
+        scores: float32 [N, V], already divided by the temperature; -inf: impossible.
+    """
+    everything = torch.log_softmax(scores, dim=-1)
+    chosen = torch.tensor(chosen_ids, device=scores.device)[:, None]
+    own = everything.gather(1, chosen)[:, 0].tolist()
+    return [
+        _with_alternatives(row, None, token, num) if num else TokenLogprobs([token], [value], [0])
+        for row, token, value, num in zip(everything, chosen_ids, own, nums, strict=True)
+    ]
+
+
+def filtered_logprobs(
+    scores: torch.Tensor, token_ids: torch.Tensor, chosen_id: int, num: int
+) -> TokenLogprobs:
+    """As `processed_logprobs`, for one row of which only some tokens passed the filters.
+
+    Args:
+        scores: float32 [n], of the tokens `token_ids` [n], divided by the temperature.
+    """
+    return _with_alternatives(torch.log_softmax(scores, dim=-1), token_ids, chosen_id, num)
+
+
+def _with_alternatives(
+    values: torch.Tensor, token_ids: torch.Tensor | None, chosen_id: int, num: int
+) -> TokenLogprobs:
+    """One position from log-probabilities [n] of the tokens `token_ids` [n] (None: of the whole vocabulary)."""
+    ids = torch.arange(len(values), device=values.device) if token_ids is None else token_ids
+    own = float(values[chosen_id] if token_ids is None else values[ids == chosen_id][0])
+    places: list[tuple[float, int]] = []
+    if num:
+        threshold = values.topk(min(num, len(values))).values[-1]
+        listed = ((values >= threshold) & (values > -torch.inf)).nonzero()[:, 0]
+        places = sorted(zip((-values[listed]).tolist(), ids[listed].tolist(), strict=True))
+    above = int(((values > own) | ((values == own) & (ids < chosen_id))).sum())
+    others = [(-value, token, rank) for rank, (value, token) in enumerate(places, 1) if token != chosen_id]
+    return TokenLogprobs(
+        [chosen_id, *(token for _, token, _ in others)],
+        [own, *(value for value, _, _ in others)],
+        [above + 1, *(rank for _, _, rank in others)],
     )

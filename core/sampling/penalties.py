@@ -9,6 +9,7 @@ import torch
 
 from pageport.core.sampling.history import TokenHistory
 from pageport.core.sampling.state import SamplingState
+from pageport.core.sampling_params import PenaltyStyle
 
 
 def has_penalties(state: SamplingState) -> bool:
@@ -23,7 +24,8 @@ def apply_penalties(logits: torch.Tensor, rows: Sequence[int], states: Sequence[
 
     Repetition (Keskar et al., CTRL, arXiv 1909.05858): over prompt and output, positive logits are divided
     by the penalty and others multiplied. Frequency and presence (OpenAI's API): over the output,
-    `logit -= frequency * count + presence * (count > 0)`.
+    `logit -= frequency * count + presence * (count > 0)`. With `PenaltyStyle.SHARE` the frequency penalty follows TGI:
+    over prompt and output, `logit -= frequency * count / length`.
 
     Args:
         logits: float32 [R, V].
@@ -32,10 +34,7 @@ def apply_penalties(logits: torch.Tensor, rows: Sequence[int], states: Sequence[
     histories = [_updated_history(state) for state in states]
     sizes = [len(history.token_ids) for history in histories]
     parameters = np.array(
-        [
-            (s.params.repetition_penalty, s.params.frequency_penalty, s.params.presence_penalty)
-            for s in states
-        ],
+        [(s.params.repetition_penalty, _frequency_penalty(s), s.params.presence_penalty) for s in states],
         dtype=np.float32,
     )
     device = logits.device
@@ -51,8 +50,17 @@ def apply_penalties(logits: torch.Tensor, rows: Sequence[int], states: Sequence[
     logits[at_rows, at_ids] = seen
 
 
+def _frequency_penalty(state: SamplingState) -> float:
+    """What each occurrence of a token takes from its logit."""
+    penalty = state.params.frequency_penalty
+    if state.params.penalty_style is PenaltyStyle.COUNT:
+        return penalty
+    return penalty / (len(state.prompt_token_ids) + len(state.output_token_ids))
+
+
 def _updated_history(state: SamplingState) -> TokenHistory:
     if state.history is None:
-        state.history = TokenHistory(state.prompt_token_ids)
+        count_prompt = state.params.penalty_style is PenaltyStyle.SHARE
+        state.history = TokenHistory(state.prompt_token_ids, count_prompt=count_prompt)
     state.history.update(state.output_token_ids)
     return state.history

@@ -8,12 +8,18 @@ from typing import NamedTuple
 import torch
 
 from pageport.core.sampling.bans import apply_bans, apply_logit_bias
-from pageport.core.sampling.batch import Batch
+from pageport.core.sampling.batch import Batch, RandomRows
 from pageport.core.sampling.draws import draw_filtered, draw_unfiltered
-from pageport.core.sampling.logprobs import TokenLogprobs, token_logprobs
+from pageport.core.sampling.logprobs import (
+    TokenLogprobs,
+    filtered_logprobs,
+    processed_logprobs,
+    token_logprobs,
+)
 from pageport.core.sampling.penalties import apply_penalties
 from pageport.core.sampling.ranking import most_likely, repair
 from pageport.core.sampling.state import SamplingState
+from pageport.core.sampling.watermark import apply_watermark
 
 
 class SampledTokens(NamedTuple):
@@ -26,9 +32,9 @@ class SampledTokens(NamedTuple):
 class Sampler:
     """Chooses the next token of every row, in the order of vLLM V1.
 
-    Log-probabilities of the raw logits; then bans (bad words, `min_tokens`), logit bias, penalties; then
+    Log-probabilities of the raw logits; then bans (bad words, `min_tokens`), logit bias, watermark, penalties; then
     the likeliest token where the temperature is 0 (at equal logits the lowest id), else temperature,
-    min-p, top-k, top-p, typical-p and one random draw.
+    min-p, top-k, top-p, typical-p and one random draw. Processed log-probabilities are of what is left then.
 
     A row's token depends on its own logits and state only: not on the batch's other rows, their number or
     order. Every row gets a token: where none is possible (the model gave no number, or every token is
@@ -57,12 +63,16 @@ class Sampler:
             apply_bans(logits, batch.banned.indices, batch.banned.states)
         if batch.biased:
             apply_logit_bias(logits, batch.biased.indices, batch.biased.states)
+        if batch.watermarked:
+            apply_watermark(logits, batch.watermarked.indices, batch.watermarked.states)
         if batch.penalised:
             apply_penalties(logits, batch.penalised.indices, batch.penalised.states)
-        token_ids = self._choose(logits, batch)
+        token_ids, kept = self._choose(logits, batch)
         logprobs: list[TokenLogprobs | None] = [None] * len(states)
         if raw is not None:
             self._report(raw, batch, token_ids, logprobs)
+        if batch.with_processed:
+            self._report_processed(logits, batch, token_ids, kept, logprobs)
         return SampledTokens(token_ids, logprobs)
 
     def prompt_logprobs(
@@ -84,20 +94,28 @@ class Sampler:
             self._batch = Batch(states, self._device)
         return self._batch
 
-    def _choose(self, logits: torch.Tensor, batch: Batch) -> list[int]:
+    def _choose(self, logits: torch.Tensor, batch: Batch) -> tuple[list[int], dict[int, torch.Tensor]]:
+        """Token ids, and for some filtered rows what passed the filters; see `draw_filtered`."""
         if len(batch.greedy.indices) == len(logits):
-            return self._choose_greedy(logits, batch).tolist()
+            return self._choose_greedy(logits, batch).tolist(), {}
         chosen = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
+        kept: dict[int, torch.Tensor] = {}
         if batch.greedy:
             rows = logits[batch.greedy.indices]
             chosen[batch.greedy.indices] = self._choose_greedy(rows, batch)
-        for group, draw in ((batch.unfiltered, draw_unfiltered), (batch.filtered, draw_filtered)):
-            if group.indices:
-                rows = logits if len(group.indices) == len(logits) else logits[group.indices]
-                fallbacks = [state.fallback_token_id for state in group.states]
-                peaks = repair(rows, rows.amax(dim=-1), fallbacks)
-                chosen[group.indices] = draw(rows, peaks, group)
-        return chosen.tolist()
+        if batch.unfiltered.indices:
+            rows, peaks = self._random_rows(logits, batch.unfiltered)
+            chosen[batch.unfiltered.indices] = draw_unfiltered(rows, peaks, batch.unfiltered)
+        if batch.filtered.indices:
+            rows, peaks = self._random_rows(logits, batch.filtered)
+            chosen[batch.filtered.indices], passed = draw_filtered(rows, peaks, batch.filtered)
+            kept = {batch.filtered.indices[row]: token_ids for row, token_ids in passed.items()}
+        return chosen.tolist(), kept
+
+    def _random_rows(self, logits: torch.Tensor, group: RandomRows) -> tuple[torch.Tensor, torch.Tensor]:
+        """The group's logits, made distributions, and their peaks."""
+        rows = logits if len(group.indices) == len(logits) else logits[group.indices]
+        return rows, repair(rows, rows.amax(dim=-1), [state.fallback_token_id for state in group.states])
 
     def _choose_greedy(self, rows: torch.Tensor, batch: Batch) -> torch.Tensor:
         token_ids = most_likely(rows)
@@ -119,4 +137,35 @@ class Sampler:
         chosen = [token_ids[row] for row in rows.indices]
         nums = [state.params.logprobs or 0 for state in rows.states]
         for row, position in zip(rows.indices, token_logprobs(raw, chosen, nums), strict=True):
+            logprobs[row] = position
+
+    def _report_processed(
+        self,
+        logits: torch.Tensor,
+        batch: Batch,
+        token_ids: list[int],
+        kept: dict[int, torch.Tensor],
+        logprobs: list[TokenLogprobs | None],
+    ) -> None:
+        whole = [
+            (row, state)
+            for row, state in zip(batch.with_processed.indices, batch.with_processed.states, strict=True)
+            if row not in kept
+        ]
+        for row, passed in kept.items():
+            params = batch.states[row].params
+            scores = logits[row, passed] / params.temperature
+            logprobs[row] = filtered_logprobs(scores, passed, token_ids[row], params.logprobs or 0)
+        if not whole:
+            return
+        indices = [row for row, _ in whole]
+        rows = logits if len(indices) == len(logits) else logits[indices]
+        temperatures = [1.0 if state.params.is_greedy else state.params.temperature for _, state in whole]
+        if any(temperature != 1.0 for temperature in temperatures):
+            rows = rows / torch.tensor(temperatures, device=rows.device)[:, None]
+        repair(rows, rows.amax(dim=-1), [state.fallback_token_id for _, state in whole])
+        positions = processed_logprobs(
+            rows, [token_ids[row] for row in indices], [state.params.logprobs or 0 for _, state in whole]
+        )
+        for row, position in zip(indices, positions, strict=True):
             logprobs[row] = position
