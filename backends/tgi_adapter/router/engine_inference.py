@@ -23,6 +23,7 @@ from pageport.backends.tgi_adapter.router.inference import (
     ValidRequest,
     WholeAnswer,
 )
+from pageport.backends.tgi_adapter.router.logs import log_failed, log_finished
 from pageport.backends.tgi_adapter.router.metrics import RouterMetrics
 from pageport.backends.tgi_adapter.router.settings import RouterSettings
 from pageport.backends.tgi_adapter.router.tracing import RequestTracer
@@ -125,6 +126,7 @@ class EngineInference:
     ) -> None:
         self._healthy = True
         self._metrics.finished(times, last.times, last.num_output_tokens)
+        log_finished(request, valid, times, last.num_output_tokens)
         if self._tracer is not None:
             self._tracer.finished(request, valid, times, last.num_output_tokens)
 
@@ -159,6 +161,7 @@ class EngineInference:
             yield
         except RouterError as error:
             self._metrics.failed(error.kind)
+            log_failed(request, error)
             if self._tracer is not None:
                 self._tracer.failed(request, error.kind.error_type, error.message)
             raise

@@ -15,6 +15,7 @@ import uvloop
 from starlette.types import ASGIApp
 
 from pageport.backends.tgi_adapter.router.app import create_app
+from pageport.backends.tgi_adapter.router.logs import configure_logging
 from pageport.backends.tgi_adapter.router.settings import RouterSettings
 from pageport.core import ConfigError, EngineClientProtocol, load_tokenizer
 
@@ -30,6 +31,7 @@ def serve(settings: RouterSettings, engine: EngineClientProtocol, model_folder: 
     Raises:
         ConfigError, ModelError, EngineDeadError: it could not be started.
     """
+    configure_logging(settings.log_level, json_output=settings.json_output)
     return uvloop.run(_serve(settings, engine, model_folder))
 
 

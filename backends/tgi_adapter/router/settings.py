@@ -24,6 +24,7 @@ class RouterSettings:
         enable_prefill_logprobs: without it, `decoder_input_details` brings an empty list, as with TGI's server.
         watermark: what `watermark: true` switches on.
         graceful_termination_timeout: seconds that running requests may go on after SIGTERM.
+        json_output: the log as JSON lines.
         strict: answers as TGI does also where TGI refuses what its clients document.
     """
 
@@ -49,6 +50,7 @@ class RouterSettings:
     watermark: Watermark = field(default_factory=Watermark)
     compute_type: str = "gpu+optimized"
     json_output: bool = False
+    log_level: str = "info"
     otlp_endpoint: str | None = None
     otlp_service_name: str = "text-generation-inference.router"
     graceful_termination_timeout: float = 90.0

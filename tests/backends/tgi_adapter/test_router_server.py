@@ -29,9 +29,12 @@ class RouterProcess:
         return f"http://127.0.0.1:{self.port}"
 
     async def line(self) -> str:
-        """The next line of its standard output."""
+        """What its engine says next, between the lines of the log."""
         assert self.process.stdout is not None
-        return (await asyncio.wait_for(self.process.stdout.readline(), 60)).decode().strip()
+        async with asyncio.timeout(60):
+            while (line := (await self.process.stdout.readline()).decode().strip()).startswith("20"):
+                pass
+        return line
 
     async def ready(self) -> None:
         async with asyncio.timeout(60), httpx.AsyncClient(base_url=self.url) as client:

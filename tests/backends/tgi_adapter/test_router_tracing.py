@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
+import grpc
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
+    TraceServiceServicer,
+    add_TraceServiceServicer_to_server,
+)
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
@@ -84,3 +94,31 @@ async def test_a_refusal(tokenizer: Tokenizer) -> None:
     assert span.attributes is not None
     assert span.attributes["error.type"] == "validation"
     assert f"{span.context.trace_id:032x}" == TRACE
+
+
+class Collector(TraceServiceServicer):
+    """An OTLP endpoint that remembers the names of the spans it was sent."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def Export(self, request: ExportTraceServiceRequest, context: object) -> ExportTraceServiceResponse:
+        for resource in request.resource_spans:
+            for scope in resource.scope_spans:
+                self.names += [span.name for span in scope.spans]
+        return ExportTraceServiceResponse()
+
+
+def test_an_endpoint_is_sent_the_spans() -> None:
+    collector = Collector()
+    server = grpc.server(ThreadPoolExecutor(1))
+    add_TraceServiceServicer_to_server(collector, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        tracer = RequestTracer.to_endpoint("router", f"http://127.0.0.1:{port}")
+        tracer.failed(request(), "validation", "top_k: must be above 0")
+        tracer.close()
+    finally:
+        server.stop(None).wait()
+    assert collector.names == ["generate_stream"]
