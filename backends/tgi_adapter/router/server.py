@@ -12,7 +12,7 @@ from pathlib import Path
 
 import uvicorn
 import uvloop
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pageport.backends.tgi_adapter.router.app import create_app
 from pageport.backends.tgi_adapter.router.logs import configure_logging
@@ -54,7 +54,7 @@ async def _serve(settings: RouterSettings, engine: EngineClientProtocol, model_f
 async def _serve_http(
     settings: RouterSettings, engine: EngineClientProtocol, app: ASGIApp, listener: socket.socket
 ) -> int:
-    server = _Server(_config(settings, app))
+    server = _Server(_config(settings, _cut_off(app)))
     dead = asyncio.create_task(engine.wait_dead())
     dead.add_done_callback(lambda task: server.stop())
     _log.info("listening on %s:%d", *listener.getsockname()[:2])
@@ -78,6 +78,18 @@ def _config(settings: RouterSettings, app: ASGIApp) -> uvicorn.Config:
         server_header=False,
         timeout_graceful_shutdown=max(1, round(settings.graceful_termination_timeout)),
     )
+
+
+def _cut_off(app: ASGIApp) -> ASGIApp:
+    """The same, with one line in the log for a request that outlasts the time after a signal."""
+
+    async def outermost(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await app(scope, receive, send)
+        except asyncio.CancelledError:
+            _log.warning("a request was cut off: graceful_termination_timeout is over")
+
+    return outermost
 
 
 class _Server(uvicorn.Server):

@@ -32,9 +32,10 @@ class RouterProcess:
         """What its engine says next, between the lines of the log."""
         assert self.process.stdout is not None
         async with asyncio.timeout(60):
-            while (line := (await self.process.stdout.readline()).decode().strip()).startswith("20"):
-                pass
-        return line
+            while line := (await self.process.stdout.readline()).decode().strip():
+                if line.startswith(("starting", "closed")):
+                    return line
+        raise AssertionError("its output has ended")
 
     async def ready(self) -> None:
         async with asyncio.timeout(60), httpx.AsyncClient(base_url=self.url) as client:
