@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from pydantic import ValidationError
 from tokenizers import Encoding, Tokenizer
@@ -36,7 +37,7 @@ class Validator:
     async def validate(self, request: GenerateInput) -> ValidRequest:
         """Raises RouterError (validation)."""
         self.check(request)
-        grammar = self._grammar(request)
+        grammar = await self._grammar(request)
         prompt_ids = await self._prompt_ids(request)
         max_new_tokens = self._max_new_tokens(request.parameters.max_new_tokens, len(prompt_ids))
         parameters = self._engine_parameters(request, max_new_tokens, grammar)
@@ -55,10 +56,8 @@ class Validator:
         """Long texts are tokenised by the workers."""
         if len(text) <= _INLINE_CHARACTERS:
             return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(
-            self._workers, lambda: self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
-        )
+        encode = partial(self._tokenizer.encode, text, add_special_tokens=add_special_tokens)
+        return await asyncio.get_running_loop().run_in_executor(self._workers, encode)
 
     def close(self) -> None:
         self._workers.shutdown(wait=False, cancel_futures=True)
@@ -127,7 +126,7 @@ class Validator:
                 "top_n_tokens", f"must be at most max_top_n_tokens, {limit} (given: {asked.top_n_tokens})"
             )
 
-    def _grammar(self, request: GenerateInput) -> Grammar | None:
+    async def _grammar(self, request: GenerateInput) -> Grammar | None:
         body = request.parameters.grammar
         if body is None and request.grammar is None:
             return None
@@ -135,7 +134,9 @@ class Validator:
             raise invalid("grammar", "this server was started with disable_grammar_support")
         if request.grammar is not None or body is None:
             return request.grammar
-        return read_grammar(body, strict=self._settings.strict)
+        read = partial(read_grammar, body, strict=self._settings.strict)
+        # A schema of a megabyte takes seconds; the library lets other threads run meanwhile.
+        return await asyncio.get_running_loop().run_in_executor(self._workers, read)
 
     async def _prompt_ids(self, request: GenerateInput) -> tuple[int, ...]:
         """The end of the prompt that shall be kept."""
