@@ -22,6 +22,7 @@ from pageport.backends.tgi_adapter.router.inference import (
     InferenceTimes,
     ValidRequest,
     WholeAnswer,
+    all_of,
 )
 from pageport.backends.tgi_adapter.router.logs import log_failed, log_finished
 from pageport.backends.tgi_adapter.router.metrics import RouterMetrics
@@ -142,12 +143,7 @@ class EngineInference:
     async def _best(self, request: GenerateInput, best_of: int) -> WholeAnswer:
         """Independent requests; the answer with the highest mean log-probability carries the others."""
         self._validator.check(request)
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._whole(request)) for _ in range(best_of)]
-        except BaseExceptionGroup as failures:
-            raise failures.exceptions[0] from None
-        answers = [task.result() for task in tasks]
+        answers = await all_of(self._whole(request) for _ in range(best_of))
         best = max(answers, key=_mean_logprob)
         return replace(best, best_of_sequences=tuple(answer for answer in answers if answer is not best))
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from pageport.backends.tgi_adapter.generation import GeneratedText, PrefillToken, TokenEvent
 from pageport.backends.tgi_adapter.parameters import GenerationParameters
@@ -122,3 +123,13 @@ class Inference(Protocol):
         Raises (RouterError): overloaded, validation, generation, incomplete generation.
         """
         ...
+
+
+async def all_of(answers: Iterable[Coroutine[Any, Any, WholeAnswer]]) -> list[WholeAnswer]:
+    """Answers that are made at the same time, in their order. The first that fails ends the others, and is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(answer) for answer in answers]
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return [task.result() for task in tasks]

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 from pageport.backends.tgi_adapter.router.call import Call, read_model
 from pageport.backends.tgi_adapter.router.context import RouterContext
 from pageport.backends.tgi_adapter.router.errors import BodyError, ErrorKind, RouterError
-from pageport.backends.tgi_adapter.router.inference import GenerateInput
+from pageport.backends.tgi_adapter.router.inference import GenerateInput, all_of
 from pageport.backends.tgi_adapter.router.native import NativeRoutes
 from pageport.backends.tgi_adapter.router.routing import JsonResponse, RouteSpec
 from pageport.backends.tgi_adapter.router.schemas import (
@@ -83,13 +83,14 @@ class _CloudRoutes:
         return await self._native.compat_generate(call, call.parse(CompatGenerateRequest))
 
     async def vertex(self, call: Call) -> ASGIApp:
-        """One text for each instance, one after the other. Whatever fails is a 500, as in TGI."""
+        """One text for each instance. Whatever fails is a 500, as in TGI."""
         instances = call.parse(VertexRequest).instances
         if not instances:
             raise RouterError(ErrorKind.VERTEX_INPUT, "instances: must have at least one entry (given: 0)")
         requests = [await self._instance(call, value) for value in instances]
+        generate = self._context.inference.generate
         try:
-            answers = [await self._context.inference.generate(request) for request in requests]
+            answers = await all_of(generate(request) for request in requests)
         except RouterError as error:
             raise RouterError(ErrorKind.VERTEX_GENERATION, error.message) from error
         return JsonResponse({"predictions": [answer.generated.text for answer in answers]})

@@ -21,6 +21,10 @@ from pageport.core import Grammar, InvalidRequestError, SamplingParams
 # TGI generates in rounds of so many tokens, and checks a request's length as if there were only one.
 TGI_ROUND = 1024
 
+# TGI has no upper limit for temperature and repetition penalty, the engine has this one. Beyond it nothing changes:
+# all tokens are as likely as each other, and no token comes twice.
+_LARGEST = 1e4
+
 # A text of this many characters takes about a millisecond to tokenise; longer ones leave the event loop.
 _INLINE_CHARACTERS = 4096
 
@@ -69,12 +73,12 @@ class Validator:
         return GenerationParameters(
             max_new_tokens=max_new_tokens,
             seed=self._seeds.getrandbits(64) if asked.seed is None else asked.seed,
-            temperature=_or(asked.temperature, 1.0),
+            temperature=min(_or(asked.temperature, 1.0), _LARGEST),
             top_k=asked.top_k or 0,
             top_p=_or(asked.top_p, 1.0),
             typical_p=_or(asked.typical_p, 1.0),
             do_sample=asked.do_sample,
-            repetition_penalty=_or(asked.repetition_penalty, 1.0),
+            repetition_penalty=min(_or(asked.repetition_penalty, 1.0), _LARGEST),
             frequency_penalty=asked.frequency_penalty or 0.0,
             watermark=self._settings.watermark if asked.watermark else None,
             grammar=grammar,
