@@ -31,15 +31,15 @@ def test_help_names_every_command_and_imports_none() -> None:
         "try: main()\n"
         "except SystemExit: pass\n"
         "print([m for m in sys.modules if m.startswith('pageport.') and m not in "
-        "('pageport.cli', 'pageport.cli.main')], 'torch' in sys.modules)\n"
+        "('pageport.cli', 'pageport.cli.main', 'pageport.cli.lazy_group')], 'torch' in sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.endswith("[] False\n"), done.stdout
-    for name in ("generate", "poc", "triton"):
+    for name in ("generate", "poc", "tgi", "triton"):
         assert f"\n  {name} " in done.stdout
 
 
-@pytest.mark.parametrize("name", ["generate", "poc", "triton"])
+@pytest.mark.parametrize("name", ["generate", "poc", "tgi", "triton"])
 def test_every_command_loads(name: str) -> None:
     done = subprocess.run([PAGEPORT, name, "--help"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
