@@ -55,6 +55,8 @@ class Engine:
             max_num_batched_tokens=config.max_num_batched_tokens,
             watermark=config.watermark,
             chunk_alignment=kernels.chunk_alignment,
+            prefix_caching=config.enable_prefix_caching,
+            exact_recompute=config.exact_recompute,
         )
         self._tokenizer = load_tokenizer(config.tokenizer or config.model)
         self._texts = TokenTexts(self._tokenizer)
@@ -123,8 +125,7 @@ class Engine:
         self._stats.observe_step(plan)
         self._mark_scheduled(plan)
         result = self._runner.execute(plan)
-        for item in plan.scheduled:
-            item.sequence.num_computed += item.num_tokens
+        self._scheduler.complete(plan)
         self._collect_prompt_logprobs(result)
         outputs = self._sample(result)
         self._stats.observe()
@@ -229,6 +230,8 @@ class Engine:
                 list(parent.token_ids),
                 num_computed=parent.num_computed,
                 arrival=parent.arrival,
+                digests=parent.digests,
+                num_registered=parent.num_registered,
             )
             self._scheduler.add_fork(parent, child)
             forks.append(self._track(child, progress))

@@ -1,7 +1,8 @@
-"""Who holds which KV blocks: append, fork with copy-on-write, free, and the count of what is wasted."""
+"""Who holds which KV blocks: append, fork with copy-on-write, reuse, free, and the count of what is wasted."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -48,17 +49,41 @@ class KVManager:
 
     # -- life of a table ---------------------------------------------------------------------------------
 
-    def create(self) -> BlockTable:
-        """An empty table. The caller keeps to `max_num_seqs` tables at once."""
+    def create(self, prefix: Sequence[int] = ()) -> BlockTable:
+        """A table that begins with full blocks found by `find_prefix`. The caller keeps to `max_num_seqs` at once."""
         row = self._free_rows.pop()
         table = BlockTable(row, self.tables[row])
         self._live[row] = table
+        if prefix:
+            for block in self.pool.hold(prefix):
+                self._fill[block] = self.block_size
+                self._used_slots += self.block_size
+            table.ids[: len(prefix)] = prefix
+            table.num_blocks, table.num_tokens = len(prefix), len(prefix) * self.block_size
         return table
 
-    def blocks_needed(self, table: BlockTable | None, num_tokens: int) -> int:
-        """Free blocks that `append(table, num_tokens)` would take; None stands for an empty table."""
-        if table is None:
-            return -(-num_tokens // self.block_size)
+    def find_prefix(self, digests: Sequence[bytes]) -> list[int]:
+        """The blocks whose content is the longest run of these digests, from the first on."""
+        blocks = []
+        for digest in digests:
+            block = self.pool.find(digest)
+            if block is None:
+                break
+            blocks.append(block)
+        return blocks
+
+    def register(self, table: BlockTable, index: int, digest: bytes) -> None:
+        """Let others find the full block `index` of a table; its keys and values are computed and final."""
+        assert (index + 1) * self.block_size <= table.num_tokens, "the block is not full"
+        self.pool.register(int(table.ids[index]), digest)
+
+    def blocks_needed_anew(self, prefix: Sequence[int], num_tokens: int) -> int:
+        """Free blocks that a new table with this prefix takes until it has `num_tokens` tokens in all."""
+        revived = sum(self.pool.ref_count(block) == 0 for block in prefix)
+        return -(-num_tokens // self.block_size) - len(prefix) + revived
+
+    def blocks_needed(self, table: BlockTable, num_tokens: int) -> int:
+        """Free blocks that `append(table, num_tokens)` would take."""
         grown = -(-(table.num_tokens + num_tokens) // self.block_size) - table.num_blocks
         return grown + (num_tokens > 0 and self._shares_last_slots(table))
 

@@ -13,6 +13,7 @@ class EngineStats:
     Attributes:
         kv_waste_ratio: reserved but unused token slots over reserved slots, of the moment.
         kv_waste_ratio_mean: the same, averaged over the time in which any slot was reserved.
+        prefix_cache_queries, prefix_cache_hits: prompt tokens of requests that began; those of them found computed.
         kv_bytes_total, kv_bytes_used: bytes of all blocks; of those held by sequences.
     """
 
@@ -27,6 +28,8 @@ class EngineStats:
     peak_running: int = 0
     peak_kv_blocks_used: int = 0
     num_preemptions: int = 0
+    prefix_cache_queries: int = 0
+    prefix_cache_hits: int = 0
     prompt_tokens: int = 0
     generation_tokens: int = 0
     finished_requests: int = 0

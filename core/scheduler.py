@@ -8,11 +8,13 @@ Sarathi-Serve (Agrawal et al., OSDI 2024); the counters are vLLM V1's way of put
 from __future__ import annotations
 
 import bisect
+import math
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
 from pageport.core.kv_manager import BlockCopy, KVManager
+from pageport.core.prefix import block_digests
 from pageport.core.sequence import Sequence
 
 
@@ -54,6 +56,12 @@ class Scheduler:
 
     A sequence may only take blocks from a newer one, and any single sequence fits into the pool, so the oldest
     is never stopped and every request ends: no livelock under any load.
+
+    Prefix cache: a new sequence starts behind the full blocks of its prompt that somebody has computed before, as far
+    as that does not show in its answer. Kernels compute prompts in pieces of `chunk_alignment` tokens and single tokens
+    on another path, so what is reused ends at a multiple of such pieces, leaves more than one token where the prompt
+    would not have ended in a single one, and consists of prompts' blocks only: a generated token's keys and values come
+    from the kernels of single tokens.
     """
 
     def __init__(
@@ -64,17 +72,24 @@ class Scheduler:
         max_num_batched_tokens: int,
         watermark: float = 0.0,
         chunk_alignment: int = 1,
+        prefix_caching: bool = False,
+        exact_recompute: bool = False,
         preempt: Preemptor = preempt_by_recompute,
     ) -> None:
         self.kv = kv
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []  # ordered by arrival
         self.num_preemptions = 0
+        self.prefix_queries = 0  # prompt tokens looked up, and found
+        self.prefix_hits = 0
+        self._prefix_caching = prefix_caching
+        self._exact_recompute = exact_recompute
         self._max_num_seqs = max_num_seqs
         self._max_num_batched_tokens = max_num_batched_tokens
         # Where the budget is too small to always leave room for a whole piece, prompts are cut anywhere.
         roomy = max_num_batched_tokens - max_num_seqs > chunk_alignment
         self._chunk_alignment = chunk_alignment if roomy else 1
+        self._prefix_step = math.lcm(kv.block_size, self._chunk_alignment)
         self._watermark_blocks = int(watermark * kv.pool.num_blocks)
         self._preempt_blocks = preempt
 
@@ -109,19 +124,20 @@ class Scheduler:
         """
         plan = StepPlan([], [])
         budget = self._max_num_batched_tokens
-        decodes_to_come = sum(sequence.num_pending == 1 for sequence in self.running)
+        decodes_to_come = sum(self._wanted(sequence) == 1 for sequence in self.running)
         preempted = False
         for sequence in list(self.running):
             if sequence.table is None:  # preempted a moment ago by an older one
                 continue
-            decodes_to_come -= sequence.num_pending == 1
-            num_tokens = self._share(sequence, budget - (decodes_to_come if sequence.num_pending > 1 else 0))
+            wanted = self._wanted(sequence)
+            decodes_to_come -= wanted == 1
+            num_tokens = self._share(sequence, budget - (decodes_to_come if wanted > 1 else 0))
             if num_tokens == 0:
                 continue
             while not self.kv.can_append(sequence.table, num_tokens):
                 victim = self.running[-1]
                 preempted = True
-                decodes_to_come -= victim is not sequence and victim.num_pending == 1
+                decodes_to_come -= victim is not sequence and self._wanted(victim) == 1
                 self._preempt(victim)
                 if victim is sequence:
                     break
@@ -132,7 +148,25 @@ class Scheduler:
             self._admit(plan, budget)
         return plan
 
+    def complete(self, plan: StepPlan) -> None:
+        """Note that a plan's tokens were computed; only now may others find the prompts' full blocks."""
+        for sequence, num_tokens in plan.scheduled:
+            sequence.num_computed += num_tokens
+            if self._prefix_caching:
+                self._register(sequence)
+
     # -- private -----------------------------------------------------------------------------------------
+
+    def _wanted(self, sequence: Sequence) -> int:
+        """Tokens that a step without a budget would compute of a sequence.
+
+        With `exact_recompute` the tokens behind the prompt come one a step also where several are known, after a
+        preemption or the death of an engine: each is computed by the kernels that computed it first.
+        """
+        if not self._exact_recompute:
+            return sequence.num_pending
+        prompt_left = sequence.num_prompt_tokens - sequence.num_computed
+        return min(sequence.num_pending, max(prompt_left, 1))
 
     def _share(self, sequence: Sequence, budget: int) -> int:
         """Tokens of a sequence that a step with this budget left computes.
@@ -141,7 +175,7 @@ class Scheduler:
         left (single tokens are computed on a path of their own): then the cuts, which depend on who else is in
         the step, do not show in the results.
         """
-        pending = sequence.num_pending
+        pending = self._wanted(sequence)
         if pending <= budget:
             return pending
         align = self._chunk_alignment
@@ -176,19 +210,52 @@ class Scheduler:
         promised = sum(self._blocks_to_come(sequence) for sequence in self.running)
         while self.waiting and self.waiting[0].seats <= seats:
             sequence = self.waiting[0]
+            prefix = self._find_prefix(sequence)
+            sequence.num_computed = len(prefix) * self.kv.block_size
             num_tokens = self._share(sequence, budget)
-            if num_tokens == 0:
-                break
             reserve = promised + self._watermark_blocks if self.running else 0
-            if self.kv.blocks_needed(None, sequence.num_pending) + reserve > self.kv.pool.num_free:
+            needed = self.kv.blocks_needed_anew(prefix, len(sequence.token_ids))
+            if num_tokens == 0 or needed + reserve > self.kv.pool.num_free:
+                sequence.num_computed = 0
                 break
             self.waiting.popleft()
             seats -= sequence.seats
-            sequence.table = self.kv.create()
+            sequence.table = self.kv.create(prefix)
+            sequence.num_registered = len(prefix)
+            self._count_lookup(sequence)
             self._insert_running(sequence)
             self._take(plan, sequence, num_tokens)
             budget -= num_tokens
             promised += self._blocks_to_come(sequence)
+
+    def _find_prefix(self, sequence: Sequence) -> list[int]:
+        """Blocks of a waiting sequence's prompt that need not be computed again."""
+        if not self._prefix_caching or sequence.request.sampling.prompt_logprobs is not None:
+            return []
+        tokens = len(self.kv.find_prefix(self._digests_of(sequence))) * self.kv.block_size
+        step, prompt = self._prefix_step, sequence.num_prompt_tokens
+        reusable = min(tokens, prompt - 1) // step * step
+        if reusable and prompt - reusable == 1 and self._chunk_alignment > 1:
+            reusable -= step
+        return self.kv.find_prefix(self._digests_of(sequence)[: reusable // self.kv.block_size])
+
+    def _digests_of(self, sequence: Sequence) -> list[bytes]:
+        if sequence.digests is None:
+            sequence.digests = block_digests(sequence.request.prompt_token_ids, self.kv.block_size)
+        return sequence.digests
+
+    def _register(self, sequence: Sequence) -> None:
+        full = min(sequence.num_computed, sequence.num_prompt_tokens) // self.kv.block_size
+        if full > sequence.num_registered and sequence.table is not None:
+            digests = self._digests_of(sequence)
+            for index in range(sequence.num_registered, full):
+                self.kv.register(sequence.table, index, digests[index])
+            sequence.num_registered = full
+
+    def _count_lookup(self, sequence: Sequence) -> None:
+        if self._prefix_caching and sequence.preemptions == 0:
+            self.prefix_queries += sequence.num_prompt_tokens
+            self.prefix_hits += sequence.num_computed
 
     def _blocks_to_come(self, sequence: Sequence) -> int:
         """Blocks that a running sequence's known tokens still need."""

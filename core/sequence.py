@@ -24,6 +24,8 @@ class Sequence:
         unforked: sequences that are still to be forked from this one when its prompt is computed.
         arrival: orders sequences by age; a fork is as old as its parent.
         preemptions: how often it lost its blocks.
+        digests: of the full blocks of its prompt, once somebody has asked for them.
+        num_registered: blocks from the first on that others can find.
     """
 
     request: EngineRequest
@@ -34,6 +36,8 @@ class Sequence:
     unforked: int = 0
     arrival: int = field(default_factory=lambda: next(_arrival_numbers))
     preemptions: int = 0
+    digests: list[bytes] | None = None
+    num_registered: int = 0
 
     @classmethod
     def first_of(cls, request: EngineRequest) -> Sequence:
@@ -44,6 +48,10 @@ class Sequence:
     def num_pending(self) -> int:
         """Tokens still to be computed before the next one can be sampled."""
         return len(self.token_ids) - self.num_computed
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.request.prompt_token_ids)
 
     @property
     def num_output_tokens(self) -> int:

@@ -58,6 +58,8 @@ class StatsKeeper:
             peak_running=self._peak_running,
             peak_kv_blocks_used=self._peak_blocks,
             num_preemptions=self._scheduler.num_preemptions,
+            prefix_cache_queries=self._scheduler.prefix_queries,
+            prefix_cache_hits=self._scheduler.prefix_hits,
             prompt_tokens=self._prompt_tokens,
             generation_tokens=self._generation_tokens,
             finished_requests=self._finished,
