@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer
 
@@ -11,9 +12,11 @@ from pageport.backends.tgi_adapter.generation import TokenSpeller
 from pageport.backends.tgi_adapter.router.engine_inference import EngineInference
 from pageport.backends.tgi_adapter.router.metrics import RouterMetrics
 from pageport.backends.tgi_adapter.router.settings import RouterSettings
-from pageport.backends.tgi_adapter.router.tracing import RequestTracer
 from pageport.backends.tgi_adapter.router.validation import Validator
 from pageport.core import EngineClientProtocol
+
+if TYPE_CHECKING:
+    from pageport.backends.tgi_adapter.router.tracing import RequestTracer
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +41,10 @@ class RouterContext:
     ) -> RouterContext:
         validator = Validator(settings, tokenizer)
         metrics = RouterMetrics(settings, engine)
-        tracer = None
+        tracer: RequestTracer | None = None
         if settings.otlp_endpoint is not None:
+            from pageport.backends.tgi_adapter.router.tracing import RequestTracer
+
             tracer = RequestTracer.to_endpoint(settings.otlp_service_name, settings.otlp_endpoint)
         inference = EngineInference(settings, engine, TokenSpeller(tokenizer), validator, metrics, tracer)
         return cls(settings, tokenizer, model_folder, validator, metrics, tracer, inference)

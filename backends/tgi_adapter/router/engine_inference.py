@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from pageport.backends.tgi_adapter.generation import (
     GeneratedText,
@@ -27,7 +28,6 @@ from pageport.backends.tgi_adapter.router.inference import (
 from pageport.backends.tgi_adapter.router.logs import log_failed, log_finished
 from pageport.backends.tgi_adapter.router.metrics import RouterMetrics
 from pageport.backends.tgi_adapter.router.settings import RouterSettings
-from pageport.backends.tgi_adapter.router.tracing import RequestTracer
 from pageport.backends.tgi_adapter.router.validation import Validator
 from pageport.core import (
     EngineClientProtocol,
@@ -38,6 +38,10 @@ from pageport.core import (
     RequestOutput,
     SamplingParams,
 )
+
+if TYPE_CHECKING:
+    from pageport.backends.tgi_adapter.router.tracing import RequestTracer
+
 
 # The one-token request after which a server that has failed counts as healthy again must be through by then.
 _PROBE_TIMEOUT_S = 10.0

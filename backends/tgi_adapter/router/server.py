@@ -19,6 +19,9 @@ from pageport.backends.tgi_adapter.router.logs import configure_logging
 from pageport.backends.tgi_adapter.router.settings import RouterSettings
 from pageport.core import ConfigError, EngineClientProtocol, load_tokenizer
 
+# TGI's router never closes an idle connection; a client's pool shall not meet one that was closed a moment ago.
+_IDLE_CONNECTION_S = 3600
+
 _log = logging.getLogger(__name__)
 
 
@@ -76,6 +79,7 @@ def _config(settings: RouterSettings, app: ASGIApp) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
+        timeout_keep_alive=_IDLE_CONNECTION_S,
         timeout_graceful_shutdown=max(1, round(settings.graceful_termination_timeout)),
     )
 

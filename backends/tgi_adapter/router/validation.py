@@ -21,8 +21,8 @@ from pageport.core import Grammar, InvalidRequestError, SamplingParams
 # TGI generates in rounds of so many tokens, and checks a request's length as if there were only one.
 TGI_ROUND = 1024
 
-# TGI has no upper limit for temperature and repetition penalty, the engine has this one. Beyond it nothing changes:
-# all tokens are as likely as each other, and no token comes twice.
+# TGI has no upper limit for temperature and repetition penalty, the engine has this one. Beyond it next to nothing
+# changes: all tokens are about equally likely; what was there does not come again.
 _LARGEST = 1e4
 
 # A text of this many characters takes about a millisecond to tokenise; longer ones leave the event loop.
