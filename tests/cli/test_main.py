@@ -10,6 +10,7 @@ import click
 import pytest
 
 from pageport.cli import main as entry
+from pageport.cli.lazy_group import LazyGroup
 from pageport.core.errors import ConfigError
 
 PAGEPORT = Path(sys.executable).with_name("pageport")
@@ -17,7 +18,7 @@ PAGEPORT = Path(sys.executable).with_name("pageport")
 
 def run_main(monkeypatch: pytest.MonkeyPatch, command: click.Command, *arguments: str) -> int | str | None:
     """The exit code of `pageport generate ARGUMENTS`, with `command` in the place of `generate`."""
-    monkeypatch.setattr(entry._LazyGroup, "get_command", lambda *_: command)
+    monkeypatch.setattr(LazyGroup, "get_command", lambda *_: command)
     monkeypatch.setattr(sys, "argv", ["pageport", "generate", *arguments])
     with pytest.raises(SystemExit) as exit_:
         entry.main()
@@ -70,7 +71,7 @@ def test_other_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> N
     def breaks() -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(entry._LazyGroup, "get_command", lambda *_: breaks)
+    monkeypatch.setattr(LazyGroup, "get_command", lambda *_: breaks)
     monkeypatch.setattr(sys, "argv", ["pageport", "generate"])
     with pytest.raises(ZeroDivisionError):
         entry.main()
