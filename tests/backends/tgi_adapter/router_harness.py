@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,15 @@ _NUMBERS = {
     "--max-concurrent-requests": "max_concurrent_requests",
     "--payload-limit": "payload_limit",
 }
+
+
+# Paths whose answers, or some of them, are made by the OpenAI routes.
+_OPENAI = ("/v1/", "/chat_tokenize", "/invocations", "/vertex", "/api-doc/")
+
+
+def is_native(path: str) -> bool:
+    """Whether TGI's own routes answer it alone."""
+    return not path.startswith(_OPENAI)
 
 
 @dataclass(frozen=True)
@@ -75,15 +84,22 @@ async def running_router(
     assert engine.num_running == 0
 
 
-async def replay_file(file: str, tokenizer: Tokenizer, folder: Path, *, strict: bool) -> list[Replayed]:
-    """All cases in their order; one router for each run of cases with the same settings."""
+async def replay_file(
+    file: str,
+    tokenizer: Tokenizer,
+    folder: Path,
+    *,
+    strict: bool,
+    only: Callable[[Case], bool] = lambda case: True,
+) -> list[Replayed]:
+    """The cases in their order; one router for each run of cases with the same settings."""
 
     def settings_of(case: Case) -> RouterSettings:
         compute_type = case.environment.get("COMPUTE_TYPE", "gpu+optimized")
         return recorded_settings(case.flags, compute_type=compute_type, strict=strict)
 
     replayed: list[Replayed] = []
-    for settings, cases in itertools.groupby(load_cases(file), settings_of):
+    for settings, cases in itertools.groupby(filter(only, load_cases(file)), settings_of):
         async with running_router(settings, tokenizer, folder) as (client, engine):
             replayed += [Replayed(case, await replay(case, client, engine)) for case in cases]
     return replayed
