@@ -41,7 +41,15 @@ class EngineStats:
         return replace(self, **sums)
 
 
-_COUNTERS = ("num_preemptions", "prompt_tokens", "generation_tokens", "finished_requests", "steps")
+_COUNTERS = (
+    "num_preemptions",
+    "prefix_cache_queries",
+    "prefix_cache_hits",
+    "prompt_tokens",
+    "generation_tokens",
+    "finished_requests",
+    "steps",
+)
 
 
 @dataclass(frozen=True, slots=True)

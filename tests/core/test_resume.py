@@ -18,9 +18,13 @@ from pageport.core import (
     EngineStats,
     FinishReason,
     InvalidRequestError,
+    LogprobsMode,
+    PenaltyStyle,
     RequestOutput,
     SamplingParams,
     SequenceProgress,
+    StopMatch,
+    Watermark,
     parse_engine_config,
 )
 from pageport.core.flight import Flight
@@ -187,8 +191,11 @@ def random_request(rng: random.Random) -> Asked:
     if rng.random() < 0.4:
         params |= {"stop": tuple("".join(rng.choices("ABCDEFGH", k=2)) for _ in range(12))}
         params |= {"include_stop_str_in_output": rng.random() < 0.5}
+        params |= {"stop_match": rng.choice(list(StopMatch))}
     if rng.random() < 0.4:
-        params |= {"logprobs": 2, "prompt_logprobs": 1}
+        params |= {"logprobs": 2, "prompt_logprobs": 1, "logprobs_mode": rng.choice(list(LogprobsMode))}
+    if rng.random() < 0.3:
+        params |= {"watermark": Watermark(), "penalty_style": PenaltyStyle.SHARE}
     return prompt, SamplingParams(**params)
 
 
@@ -221,6 +228,29 @@ def test_any_requests_under_any_deaths(tiny_model: Path, seed: int, deaths: list
         stats = mortal.finish()
     assert_same(resumed, undisturbed)
     assert stats.finished_requests == expected.finished_requests == len(requests)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_exact_recompute_makes_it_the_same_to_the_last_bit(tiny_model: Path, dtype: str) -> None:
+    rng = random.Random(5)
+    params: dict[str, Any] = {"seed": 7, "max_tokens": 30, "ignore_eos": True, "logprobs": 0}
+    requests = [
+        (tuple(rng.choices(range(256), k=rng.randint(1, 40))), SamplingParams(temperature=heat, **params))
+        for heat in (0.0, 0.0, 1.0, 1.0)
+    ]
+    calm = MortalEngine(tiny_model, dtype=dtype, exact_recompute=True)
+    undisturbed = calm.launch(*requests)
+    calm.finish()
+    mortal = MortalEngine(tiny_model, dtype=dtype, exact_recompute=True)
+    resumed = mortal.launch(*requests)
+    for _ in range(3):
+        for _ in range(rng.randint(1, 6)):
+            mortal.token()
+        mortal.kill()
+    mortal.finish()
+    for got, expected in zip(answers(resumed), answers(undisturbed), strict=True):
+        assert got[0].token_ids == expected[0].token_ids
+        assert logprobs(got[0].logprobs) == logprobs(expected[0].logprobs)
 
 
 def greedy(**params: Any) -> SamplingParams:
@@ -319,15 +349,11 @@ def test_only_unfinished_sequences_go_on(tiny_model: Path) -> None:
         SequenceProgress(),
     )
     engine.add_request(make_request(greedy(n=3, max_tokens=3), ended, begun, waiting))
-    outputs = [output for _ in range(3) for output in engine.step()]
-    assert [(output.index, output.num_output_tokens) for output in outputs] == [
-        (1, 3),
-        (2, 1),
-        (2, 2),
-        (2, 3),
-    ]
+    outputs = run(engine)
+    new = sorted((output.index, output.num_output_tokens) for output in outputs)
+    assert new == [(1, 3), (2, 1), (2, 2), (2, 3)]
     assert [output.request_finished for output in outputs] == [False, False, False, True]
-    assert not engine.has_work and engine.stats().kv_blocks_used == 0
+    assert engine.stats().kv_blocks_used == 0
 
 
 @pytest.mark.parametrize(
