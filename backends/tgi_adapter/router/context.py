@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 
 from pageport.backends.tgi_adapter.generation import TokenSpeller
 from pageport.backends.tgi_adapter.router.engine_inference import EngineInference
+from pageport.backends.tgi_adapter.router.inference import Inference
 from pageport.backends.tgi_adapter.router.metrics import RouterMetrics
 from pageport.backends.tgi_adapter.router.settings import RouterSettings
 from pageport.backends.tgi_adapter.router.validation import Validator
@@ -33,7 +34,7 @@ class RouterContext:
     validator: Validator
     metrics: RouterMetrics
     tracer: RequestTracer | None
-    inference: EngineInference
+    inference: Inference
 
     @classmethod
     def build(

@@ -50,7 +50,7 @@ _PROBE = SamplingParams(max_tokens=1, temperature=0.0)
 
 
 class EngineInference:
-    """See `Inference`. Close it when no request is left."""
+    """See `Inference`."""
 
     def __init__(
         self,
@@ -75,16 +75,17 @@ class EngineInference:
         with self._counted(request):
             async with self._run(request) as answer:
                 yield answer
+            if answer.times.finished:
+                self._finished(request, answer.request, answer.times)
 
     async def generate(self, request: GenerateInput) -> WholeAnswer:
         with self._counted(request):
             best_of = request.parameters.best_of or 1
-            if best_of <= 1:
-                return await self._whole(request)
-            return await self._best(request, best_of)
+            answer = await (self._whole(request) if best_of <= 1 else self._best(request, best_of))
+            self._finished(request, answer.request, answer.times)
+            return answer
 
     async def is_healthy(self) -> bool:
-        """Whether the engine serves; after a failure in it, whether it generates a token."""
         if not self._engine.health():
             self._healthy = False
         elif not self._healthy:
@@ -119,21 +120,14 @@ class EngineInference:
                         self._metrics.first_token()
                     if events and events[-1].generated is not None:
                         times.finished = time.monotonic()
-                        self._finished(request, valid, times, output)
+                        times.generated_tokens = reader.num_generated
+                        self._healthy = True
+                        self._metrics.answered(output.times, times)
                     if events:
                         yield events
         if not times.finished:
             kind = ErrorKind.INCOMPLETE_STREAM if request.stream else ErrorKind.INCOMPLETE
             raise RouterError(kind, "the engine's answer broke off before its end")
-
-    def _finished(
-        self, request: GenerateInput, valid: ValidRequest, times: InferenceTimes, last: RequestOutput
-    ) -> None:
-        self._healthy = True
-        self._metrics.finished(times, last.times, last.num_output_tokens)
-        log_finished(request, valid, times, last.num_output_tokens)
-        if self._tracer is not None:
-            self._tracer.finished(request, valid, times, last.num_output_tokens)
 
     async def _whole(self, request: GenerateInput) -> WholeAnswer:
         collected: list[TokenEvent] = []
@@ -168,6 +162,13 @@ class EngineInference:
         except (asyncio.CancelledError, GeneratorExit):
             self._metrics.dropped()
             raise
+
+    def _finished(self, request: GenerateInput, valid: ValidRequest, times: InferenceTimes) -> None:
+        """A request was answered to its end; of several answers, these are the times of the best."""
+        self._metrics.finished(times)
+        log_finished(request, valid, times)
+        if self._tracer is not None:
+            self._tracer.finished(request, valid, times)
 
     @contextmanager
     def _admission(self) -> Iterator[None]:

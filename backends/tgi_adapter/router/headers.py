@@ -16,9 +16,8 @@ def stream_headers(compute_type: str, num_characters: int) -> dict[str, str]:
 
 def answer_headers(compute_type: str, num_characters: int, answer: WholeAnswer) -> dict[str, str]:
     """Of a whole answer: seconds in `x-compute-time`, milliseconds in the other times."""
-    times, generated = answer.times, answer.generated.generated_tokens
+    times = answer.times
     total = times.finished - times.start
-    inference = times.finished - times.queued_until
     return {
         "x-compute-type": compute_type,
         "x-compute-time": f"{total:.9f}",
@@ -26,10 +25,10 @@ def answer_headers(compute_type: str, num_characters: int, answer: WholeAnswer) 
         "x-total-time": _milliseconds(total),
         "x-validation-time": _milliseconds(times.validated - times.start),
         "x-queue-time": _milliseconds(times.queued_until - times.validated),
-        "x-inference-time": _milliseconds(inference),
-        "x-time-per-token": _milliseconds(inference / generated),
+        "x-inference-time": _milliseconds(times.inference),
+        "x-time-per-token": _milliseconds(times.per_token),
         "x-prompt-tokens": str(answer.request.input_length),
-        "x-generated-tokens": str(generated),
+        "x-generated-tokens": str(times.generated_tokens),
     }
 
 

@@ -64,17 +64,29 @@ class ValidRequest:
 
 @dataclass(slots=True)
 class InferenceTimes:
-    """Seconds of `time.monotonic`: when a request came, was valid, was first scheduled, and when its last event came.
+    """When a request came, was valid, was first scheduled, and when its last event came: seconds of `time.monotonic`.
 
     Attributes:
         queued_until: the engine took it up; known with the first event.
         finished: known with the last event.
+        generated_tokens: as many as the answer has; known with the last event.
     """
 
     start: float
     validated: float = 0.0
     queued_until: float = 0.0
     finished: float = 0.0
+    generated_tokens: int = 0
+
+    @property
+    def inference(self) -> float:
+        """Seconds in the engine."""
+        return self.finished - self.queued_until
+
+    @property
+    def per_token(self) -> float:
+        """Seconds a token took in the engine, on average."""
+        return self.inference / self.generated_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +134,10 @@ class Inference(Protocol):
 
         Raises (RouterError): overloaded, validation, generation, incomplete generation.
         """
+        ...
+
+    async def is_healthy(self) -> bool:
+        """Whether the engine serves; after a failure in it, whether it generates a token."""
         ...
 
 

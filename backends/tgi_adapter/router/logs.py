@@ -24,21 +24,20 @@ def configure_logging(level: str, *, json_output: bool) -> None:
     logging.getLogger("uvicorn").setLevel(max(logging.WARNING, logging.getLogger().level))
 
 
-def log_finished(request: GenerateInput, valid: ValidRequest, times: InferenceTimes, generated: int) -> None:
+def log_finished(request: GenerateInput, valid: ValidRequest, times: InferenceTimes) -> None:
     """One line for a request that was answered to its end, with TGI's fields and both numbers of tokens."""
     if not _log.isEnabledFor(logging.INFO):
         return
-    inference = times.finished - times.queued_until
     span = {
         "parameters": describe(request.parameters),
         "total_time": duration(times.finished - times.start),
         "validation_time": duration(times.validated - times.start),
         "queue_time": duration(times.queued_until - times.validated),
-        "inference_time": duration(inference),
-        "time_per_token": duration(inference / generated),
+        "inference_time": duration(times.inference),
+        "time_per_token": duration(times.per_token),
         "seed": f"Some({valid.parameters.seed})",
         "prompt_tokens": valid.input_length,
-        "generated_tokens": generated,
+        "generated_tokens": times.generated_tokens,
         "name": request.route,
     }
     _log.info("Success", extra={"span": span})

@@ -84,18 +84,20 @@ class RouterMetrics:
         """The engine ended a request with an error, before or after its first token."""
         self._batch.failed(_DECODE if has_begun else _PREFILL)
 
-    def finished(self, times: InferenceTimes, engine_times: RequestTimes, generated: int) -> None:
+    def answered(self, engine_times: RequestTimes, times: InferenceTimes) -> None:
+        """An answer is complete; a request with `best_of` has several."""
+        self._batch.finished(engine_times, times)
+
+    def finished(self, times: InferenceTimes) -> None:
         """A request was answered to its end."""
         self._success.inc()
-        inference = times.finished - times.queued_until
         self._duration.observe(times.finished - times.start)
         self._validation.observe(times.validated - times.start)
         self._queue.observe(times.queued_until - times.validated)
-        self._inference.observe(inference)
-        self._per_token.observe(inference / generated)
-        self._generated.observe(generated)
+        self._inference.observe(times.inference)
+        self._per_token.observe(times.per_token)
+        self._generated.observe(times.generated_tokens)
         self._skipped.observe(0)
-        self._batch.finished(engine_times, times.finished, generated)
 
     def page(self) -> str:
         """The text of `/metrics`."""
@@ -128,10 +130,11 @@ class _BatchMetrics:
             "tgi_batch_decode_duration", "Seconds to turn a batch's tokens into text.", "method"
         )
 
-    def finished(self, times: RequestTimes, end: float, generated: int) -> None:
-        self._observe(_PREFILL, 1, times.first_token - times.first_scheduled)
-        if generated > 1:
-            self._observe(_DECODE, generated - 1, (end - times.first_token) / (generated - 1))
+    def finished(self, engine_times: RequestTimes, times: InferenceTimes) -> None:
+        self._observe(_PREFILL, 1, engine_times.first_token - engine_times.first_scheduled)
+        steps = times.generated_tokens - 1
+        if steps:
+            self._observe(_DECODE, steps, (times.finished - engine_times.first_token) / steps)
 
     def failed(self, method: str) -> None:
         self._count.labels(method).inc()

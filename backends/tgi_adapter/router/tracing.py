@@ -34,21 +34,18 @@ class RequestTracer:
             service_name, OTLPSpanExporter(endpoint=endpoint, insecure=not endpoint.startswith("https"))
         )
 
-    def finished(
-        self, request: GenerateInput, valid: ValidRequest, times: InferenceTimes, generated: int
-    ) -> None:
+    def finished(self, request: GenerateInput, valid: ValidRequest, times: InferenceTimes) -> None:
         """A request was answered to its end. Times in the attributes are seconds."""
         clock = _Clock()
-        inference = times.finished - times.queued_until
         attributes: dict[str, str | int | float] = {
             "total_time": times.finished - times.start,
             "validation_time": times.validated - times.start,
             "queue_time": times.queued_until - times.validated,
-            "inference_time": inference,
-            "time_per_token": inference / generated,
+            "inference_time": times.inference,
+            "time_per_token": times.per_token,
             "seed": str(valid.parameters.seed),
             "prompt_tokens": valid.input_length,
-            "generated_tokens": generated,
+            "generated_tokens": times.generated_tokens,
             "service_class": request.service_class.value,
         }
         span = self._server_span(request, clock.at(times.start), attributes)

@@ -93,6 +93,16 @@ def test_a_client_library_can_read_it(page: str) -> None:
     assert families["pageport_generation_tokens"].type == "counter"
 
 
+async def test_best_of_is_one_request_with_two_answers(tokenizer: Tokenizer, demo_model: Path) -> None:
+    parameters = {"max_new_tokens": 4, "best_of": 2, "do_sample": True}
+    async with running_router(recorded_settings(), tokenizer, demo_model) as (client, _):
+        await client.post("/generate", json={"inputs": "Hi", "parameters": parameters})
+        found = samples((await client.get("/metrics")).text)
+    assert (found["tgi_request_count"], found["tgi_request_success"]) == (1, 1)
+    assert found["tgi_request_generated_tokens_sum"] == 4
+    assert found['tgi_batch_inference_success{method="prefill"}'] == 2
+
+
 async def test_nothing_has_happened_yet(tokenizer: Tokenizer, demo_model: Path) -> None:
     async with running_router(recorded_settings(), tokenizer, demo_model) as (client, _):
         page = (await client.get("/metrics")).text
