@@ -23,7 +23,7 @@ from pageport.core import EngineClient, SamplingParams, parse_engine_config
 pytestmark = [pytest.mark.server, pytest.mark.real_model]
 
 ENTRY = "demo"
-NUM_TOKENS = 64  # of each stream that is killed
+NUM_TOKENS = 48  # of each stream that is killed
 ENGINE = {"max_num_seqs": 32, "max_model_len": 512, "kv_cache_memory_bytes": 200_000_000, "dtype": "float32"}
 PROMPTS = (
     "The capital of France is",
@@ -141,7 +141,7 @@ async def test_ten_kills_in_the_middle_of_32_streams_change_no_text(real: Harnes
     started = time.monotonic()
     answers = [Answer() for _ in requests]
     running = asyncio.create_task(ask_all(real, requests, answers))
-    pauses = [await kill_engine(real, answers, after=4 * kill) for kill in range(1, 11)]
+    pauses = [await kill_engine(real, answers, after=3 * kill) for kill in range(1, 11)]
     await running
     print(
         f"ten kills: {time.monotonic() - started:.1f} s in all; pauses {[round(pause, 1) for pause in pauses]} s"
