@@ -30,6 +30,16 @@ _COUNTERS = (
         "Times that a running request gave up its blocks.",
         lambda stats: stats.num_preemptions,
     ),
+    _Figure(
+        "pageport_prefix_cache_queries_total",
+        "Prompt tokens of requests that began.",
+        lambda stats: stats.prefix_cache_queries,
+    ),
+    _Figure(
+        "pageport_prefix_cache_hits_total",
+        "Prompt tokens that were found computed.",
+        lambda stats: stats.prefix_cache_hits,
+    ),
 )
 
 _GAUGES = (

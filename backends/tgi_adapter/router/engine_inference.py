@@ -115,19 +115,27 @@ class EngineInference:
             async with _closing(outputs):
                 async for output in outputs:
                     events = reader.read(output)
-                    if not times.queued_until:
-                        times.queued_until = output.times.first_scheduled
-                        self._metrics.first_token()
-                    if events and events[-1].generated is not None:
-                        times.finished = time.monotonic()
-                        times.generated_tokens = reader.num_generated
-                        self._healthy = True
-                        self._metrics.answered(output.times, times)
                     if events:
+                        self._observe(output, events, times)
                         yield events
         if not times.finished:
             kind = ErrorKind.INCOMPLETE_STREAM if request.stream else ErrorKind.INCOMPLETE
             raise RouterError(kind, "the engine's answer broke off before its end")
+
+    def _observe(self, output: RequestOutput, events: list[TokenEvent], times: InferenceTimes) -> None:
+        """Note when the events came, and what that says of the engine."""
+        now = time.monotonic()
+        if times.last_event:
+            self._metrics.next_tokens(len(events), now - times.last_event)
+        else:
+            times.queued_until = output.times.first_scheduled
+            self._metrics.first_token(now - times.start)
+        times.last_event = now
+        times.generated_tokens += len(events)
+        if events[-1].generated is not None:
+            times.finished = now
+            self._healthy = True
+            self._metrics.answered(output.times, times)
 
     async def _whole(self, request: GenerateInput) -> WholeAnswer:
         collected: list[TokenEvent] = []
@@ -195,7 +203,7 @@ class EngineInference:
             raise invalid(error.field, error.problem) from error
         except (GenerationFailedError, EngineDeadError) as error:
             self._healthy = False
-            self._metrics.engine_failed(has_begun=bool(times.queued_until))
+            self._metrics.engine_failed(has_begun=bool(times.last_event))
             raise RouterError(ErrorKind.GENERATION, f"the engine failed: {error}") from error
 
     async def _generates(self) -> bool:

@@ -68,13 +68,15 @@ class InferenceTimes:
 
     Attributes:
         queued_until: the engine took it up; known with the first event.
-        finished: known with the last event.
-        generated_tokens: as many as the answer has; known with the last event.
+        last_event: the newest there is.
+        finished: known with the last event of all.
+        generated_tokens: so far.
     """
 
     start: float
     validated: float = 0.0
     queued_until: float = 0.0
+    last_event: float = 0.0
     finished: float = 0.0
     generated_tokens: int = 0
 

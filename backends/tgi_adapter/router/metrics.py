@@ -14,6 +14,26 @@ from pageport.backends.tgi_adapter.router.inference import InferenceTimes, Valid
 from pageport.backends.tgi_adapter.router.settings import RouterSettings
 from pageport.core import EngineClientProtocol, RequestTimes
 
+_FIRST_TOKEN_SECONDS = (
+    0.001,
+    0.005,
+    0.01,
+    0.02,
+    0.04,
+    0.06,
+    0.08,
+    0.1,
+    0.25,
+    0.5,
+    0.75,
+    1.0,
+    2.5,
+    5.0,
+    7.5,
+    10.0,
+)
+_TOKEN_SECONDS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
+
 _PREFILL, _DECODE = "prefill", "decode"
 
 
@@ -59,6 +79,18 @@ class RouterMetrics:
         self._skipped = Summary(
             "tgi_request_skipped_tokens", "Tokens accepted without a step of their own.", registry=registry
         )
+        self._first_token = Histogram(
+            "pageport_time_to_first_token_seconds",
+            "Seconds from a request's arrival to its first token.",
+            buckets=_FIRST_TOKEN_SECONDS,
+            registry=registry,
+        )
+        self._next_token = Histogram(
+            "pageport_inter_token_latency_seconds",
+            "Seconds between two tokens of an answer, as they leave for the client.",
+            buckets=_TOKEN_SECONDS,
+            registry=registry,
+        )
         self._batch = _BatchMetrics(seconds, numbers, registry)
         registry.register(EngineFigures(engine))
 
@@ -76,9 +108,15 @@ class RouterMetrics:
         """The client of a request left."""
         self._failure.labels("dropped").inc()
 
-    def first_token(self) -> None:
-        """A request's prompt is computed."""
+    def first_token(self, seconds: float) -> None:
+        """A request's first token comes, so long after the request."""
+        self._first_token.observe(seconds)
         self._batch.next_size.observe(self._engine.stats().num_running)
+
+    def next_tokens(self, count: int, seconds: float) -> None:
+        """So many tokens come together, so long after the one before."""
+        for _ in range(count):
+            self._next_token.observe(seconds / count)
 
     def engine_failed(self, *, has_begun: bool) -> None:
         """The engine ended a request with an error, before or after its first token."""

@@ -85,6 +85,8 @@ def test_figures(page: str) -> None:
     assert found["tgi_queue_size"] == 0
     assert found["pageport_generation_tokens_total"] == 8
     assert found["pageport_requests_running"] == 0
+    assert found["pageport_time_to_first_token_seconds_count"] == 2
+    assert found["pageport_inter_token_latency_seconds_count"] == 6
 
 
 def test_a_client_library_can_read_it(page: str) -> None:
