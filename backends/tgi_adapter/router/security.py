@@ -17,13 +17,13 @@ class ApiKey:
     """`Authorization: Bearer <key>`; as in TGI, letters count the same in either case."""
 
     def __init__(self, key: str | None) -> None:
-        self._expected = None if key is None else f"bearer {key}".lower().encode()
+        self._expected = None if key is None else f"bearer {key}".encode().lower()
 
     def admits(self, scope: Scope) -> bool:
         if self._expected is None:
             return True
-        given = Headers(scope=scope).get("authorization", "")
-        return hmac.compare_digest(given.lower().encode(), self._expected)
+        given = Headers(scope=scope).get("authorization", "").encode("latin-1")
+        return hmac.compare_digest(given.lower(), self._expected)
 
 
 class Cors:
@@ -44,7 +44,6 @@ class Cors:
             await self._app(scope, receive, send)
             return
         origin = Headers(scope=scope).get("origin", "")
-
         preflight = scope["method"] == "OPTIONS"
 
         async def send_with_headers(message: Message) -> None:
