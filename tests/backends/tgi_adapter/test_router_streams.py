@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,36 @@ async def test_a_place_is_free_again_after_a_client_has_left(app: ASGIApp, engin
     await served.wait()
     assert served.status == 200
     await calls[1].leave()
+
+
+async def test_many_clients_that_come_and_go_leave_nothing(
+    engine: ScriptedEngine, tokenizer: Tokenizer, demo_model: Path
+) -> None:
+    app = create_app(recorded_settings(("--max-concurrent-requests", "64")), engine, tokenizer, demo_model)
+    engine.play(ENDLESS)
+    draws = random.Random(7)
+    complete = 0
+
+    async def visitor() -> None:
+        nonlocal complete
+        for _ in range(8):
+            path = draws.choice(("/generate", "/generate_stream"))
+            call = generate(app, path, max_new_tokens=draws.randint(1, 30))
+            if draws.random() < 0.5:
+                await call.wait_events(draws.randint(0, 10))
+                await call.leave()
+            else:
+                await call.wait()
+                assert call.status == 200
+                assert b"overloaded" not in call.body
+                complete += 1
+
+    await asyncio.gather(*(visitor() for _ in range(64)))
+    assert engine.num_running == 0
+    assert len(engine.submitted) == 512
+    assert await metric(app, "tgi_request_success") >= complete
+    dropped = await metric(app, 'tgi_request_failure{err="dropped"}')
+    assert await metric(app, "tgi_request_success") + dropped == 512
 
 
 async def test_silence_is_filled_with_comments(
