@@ -2,9 +2,9 @@
 
     python scripts/convert_tgi_transcripts.py RECORDINGS [tests/data/tgi]
 
-RECORDINGS holds the `http-*.jsonl`, `rpc-*.jsonl` and `metrics.jsonl` files. What is kept of a case: its request, what the scripted
-engine plays, status, headers, the structure of the answer with its values, and the parameters that reached the engine.
-What is dropped: the wording of messages, and what differs from run to run. See tests/data/tgi/README.md.
+RECORDINGS holds the `http-*.jsonl`, `rpc-*.jsonl` and `metrics.jsonl` files. What is kept of a case: its request, what
+the scripted engine plays, status, headers, the structure of the answer with its values, and the parameters that reached
+the engine. What is dropped: the wording of messages, and what differs from run to run. See tests/data/tgi/README.md.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ def _timeline_answer(answer: dict[str, Any]) -> dict[str, Any]:
         kept["events"] = [_event(event) for event in kept["events"]]
     if "json" in kept:
         kept["json"] = _without_prose(kept["json"])
-    return _shortened(kept)
+    shortened: dict[str, Any] = _shortened(kept)
+    return shortened
 
 
 def _event(event: Any) -> Any:
@@ -179,7 +180,8 @@ def _repetition(cut: dict[str, Any]) -> dict[str, Any]:
 
 def _read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    setting = next((line["setting"] for line in lines if isinstance(line.get("setting"), dict)), {})
+    settings = [line["setting"] for line in lines if isinstance(line.get("setting"), dict)]
+    setting = settings[0] if settings else {}
     return setting, [line for line in lines if "setting" not in line]
 
 
