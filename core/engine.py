@@ -15,7 +15,13 @@ from pageport.core.metrics import EngineInfo, EngineStats
 from pageport.core.model.loader import load_model, load_model_config, resolve_dtype
 from pageport.core.request import EngineRequest, FinishReason, PositionLogprobs, RequestOutput
 from pageport.core.runner import ModelRunner, StepResult
-from pageport.core.sampling import Sampler, SamplingState, bad_word_token_ids, validate_for_vocabulary
+from pageport.core.sampling import (
+    GrammarCompiler,
+    Sampler,
+    SamplingState,
+    bad_word_token_ids,
+    validate_for_vocabulary,
+)
 from pageport.core.scheduler import Scheduler, StepPlan
 from pageport.core.sequence import Sequence
 from pageport.core.stats_keeper import StatsKeeper
@@ -60,6 +66,9 @@ class Engine:
         )
         self._tokenizer = load_tokenizer(config.tokenizer or config.model)
         self._texts = TokenTexts(self._tokenizer)
+        self._grammars = GrammarCompiler(
+            self._tokenizer, model_config.vocab_size, tuple(model_config.eos_token_ids)
+        )
         self._sampler = Sampler(device)
         self._eos_token_ids = tuple(model_config.eos_token_ids)
         self._requests: dict[str, RequestProgress] = {}
@@ -148,6 +157,7 @@ class Engine:
                 output_token_ids=[],
                 eos_token_ids=self._eos_token_ids,
                 bad_words_ids=bad_word_token_ids(self._encode_plain, params.bad_words),
+                grammar=None if params.grammar is None else self._grammars.matcher(params.grammar),
             ),
             TextStream(
                 self._tokenizer,

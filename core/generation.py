@@ -90,6 +90,8 @@ class Generation:
         """Append a sampled token and say what it adds; ends the sequence where it has to."""
         self.sequence.token_ids.append(token)
         self.sampling.output_token_ids.append(token)
+        if self.sampling.grammar is not None:
+            self.sampling.grammar.accept(token)
         output = self.output()
         output.token_ids = [token]
         if logprobs is not None:

@@ -14,6 +14,8 @@ from pageport.core.sampling_params import StopMatch
 # the prompt first makes the first generated token an ordinary one.
 _CONTEXT_TOKENS = 8
 
+_BROKEN = "\N{REPLACEMENT CHARACTER}"
+
 
 class TextDelta(NamedTuple):
     """Text that may be shown now, and the stop string that ended the text, if one did."""
@@ -42,7 +44,12 @@ class TextStream:
     ) -> None:
         self._tokenizer = tokenizer
         self._decoder = DecodeStream(skip_special_tokens=skip_special_tokens)
-        for token in prompt_token_ids[-_CONTEXT_TOKENS:]:
+        context = prompt_token_ids[-_CONTEXT_TOKENS:]
+        # A prompt may end in the middle of a character (cut, or given as tokens): its bytes would come out with the
+        # first ones generated.
+        if tokenizer.decode(list(context), skip_special_tokens=skip_special_tokens).endswith(_BROKEN):
+            context = ()
+        for token in context:
             self._decoder.step(tokenizer, token)
         self._stop = tuple(stop)
         self._include_stop_string = include_stop_string

@@ -69,6 +69,7 @@ class Batch:
         self.biased = Rows.where(states, lambda state: bool(state.params.logit_bias))
         self.penalised = Rows.where(states, has_penalties)
         self.watermarked = Rows.where(states, lambda state: state.params.watermark is not None)
+        self.guided = Rows.where(states, lambda state: state.grammar is not None)
         self.with_logprobs = Rows.where(states, lambda state: reports_raw(state.params))
         self.with_processed = Rows.where(states, lambda state: reports_processed(state.params))
         self.greedy = Rows.where(states, lambda state: state.params.is_greedy)

@@ -10,6 +10,7 @@ import torch
 from pageport.core.sampling.bans import apply_bans, apply_logit_bias
 from pageport.core.sampling.batch import Batch, RandomRows
 from pageport.core.sampling.draws import draw_filtered, draw_unfiltered
+from pageport.core.sampling.grammar import apply_grammars
 from pageport.core.sampling.logprobs import (
     TokenLogprobs,
     filtered_logprobs,
@@ -32,8 +33,8 @@ class SampledTokens(NamedTuple):
 class Sampler:
     """Chooses the next token of every row, in the order of vLLM V1.
 
-    Log-probabilities of the raw logits; then bans (bad words, `min_tokens`), logit bias, watermark, penalties; then
-    the likeliest token where the temperature is 0 (at equal logits the lowest id), else temperature,
+    Log-probabilities of the raw logits; then bans (bad words, `min_tokens`), logit bias, watermark, penalties,
+    grammar; then     the likeliest token where the temperature is 0 (at equal logits the lowest id), else temperature,
     min-p, top-k, top-p, typical-p and one random draw. Processed log-probabilities are of what is left then.
 
     A row's token depends on its own logits and state only: not on the batch's other rows, their number or
@@ -67,6 +68,9 @@ class Sampler:
             apply_watermark(logits, batch.watermarked.indices, batch.watermarked.states)
         if batch.penalised:
             apply_penalties(logits, batch.penalised.indices, batch.penalised.states)
+        if batch.guided:
+            matchers = [state.grammar for state in batch.guided.states if state.grammar is not None]
+            apply_grammars(logits, batch.guided.indices, matchers)
         token_ids, kept = self._choose(logits, batch)
         logprobs: list[TokenLogprobs | None] = [None] * len(states)
         if raw is not None:

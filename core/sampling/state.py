@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from pageport.core.sampling.grammar import GrammarMatcher
 from pageport.core.sampling.history import TokenHistory
 from pageport.core.sampling_params import SamplingParams
 
@@ -20,6 +21,7 @@ class SamplingState:
         eos_token_ids: banned, together with `params.stop_token_ids`, until `params.min_tokens`; the first
             one is also what a row without any possible token falls back to.
         bad_words_ids: token sequences whose last token may not follow the others.
+        grammar: the sequence's place in what its text must match; the engine moves it on.
         history: kept by the sampler, only for sequences with penalties.
     """
 
@@ -29,6 +31,7 @@ class SamplingState:
     output_token_ids: list[int]
     eos_token_ids: tuple[int, ...]
     bad_words_ids: tuple[tuple[int, ...], ...] = ()
+    grammar: GrammarMatcher | None = None
     history: TokenHistory | None = field(default=None, init=False, repr=False)
 
     @property

@@ -50,3 +50,33 @@ def test_greedy_and_seeded_answers_are_the_same_alone_and_in_any_batch(engine: E
     assert answers(engine, requests, forward) == alone
     assert answers(engine, requests, forward[::-1]) == alone
     assert engine.stats().peak_running == NUM_PROMPTS
+
+
+def test_neither_preemption_nor_the_prefix_cache_shows_in_an_answer(engine: Engine, demo_model: Path) -> None:
+    """A pool for a few requests at a time, prompts with common beginnings, all of them asked twice."""
+    rng = random.Random(6)
+    shared = rng.choices(range(1000, 40000), k=300)
+    requests = [
+        (
+            (
+                *shared[: rng.choice([0, 128, 129, 160, 256, 300])],
+                *rng.choices(range(1000, 40000), k=rng.randint(1, 90)),
+            ),
+            SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True),
+        )
+        for _ in range(12)
+    ]
+    undisturbed = [answers(engine, [request], [0])[0] for request in requests]
+    block_bytes = 16 * 2 * 30 * 3 * 64 * 2
+    small = Engine(
+        parse_engine_config(
+            {"model": demo_model, "kv_cache_memory_bytes": 70 * block_bytes, "watermark": 0.0}
+        )
+    )
+    order = list(range(len(requests)))
+    for _ in range(2):
+        assert answers(small, requests, order) == undisturbed
+        small.check_integrity()
+    stats = small.stats()
+    assert stats.num_preemptions > 0
+    assert stats.prefix_cache_hits > 0

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from pageport.core.sampling_params import StopMatch
 from pageport.core.text_stream import TextDelta, TextStream
 
 
@@ -109,3 +110,35 @@ def test_first_token_after_the_prompt_keeps_its_leading_space() -> None:
     tokenizer.decoder = decoders.Metaspace()
     assert tokenizer.decode([1]) == "world"
     assert TextStream(tokenizer, [0]).push(1).text == " world"
+
+
+def test_a_prompt_that_ends_in_the_middle_of_a_character_stays_out_of_the_answer() -> None:
+    cut = TOKENIZER.encode("naïve 😀").ids[:-2]
+    stream = TextStream(TOKENIZER, cut)
+    assert [stream.push(token).text for token in TOKENIZER.encode("ok é").ids] == ["o", "k", " ", "", "é"]
+
+
+@pytest.mark.parametrize(
+    ("stops", "text", "expected"),
+    [
+        (["cd"], "abcde", ("abcd", "cd")),
+        (["bc", "cd"], "abcde", ("abc", "bc")),
+        (["xx"], "abxcx", ("abxcx", None)),
+        (["é"], "aéb", ("aé", "é")),
+    ],
+)
+def test_a_stop_string_at_a_tokens_end_stays_in_the_text(
+    stops: list[str], text: str, expected: tuple[str, str | None]
+) -> None:
+    stream = TextStream(TOKENIZER, PROMPT, stop=stops, stop_match=StopMatch.AT_TOKEN_END)
+    deltas = push_all(stream, text)
+    assert ("".join(delta.text for delta in deltas), deltas[-1].stop_string) == expected
+
+
+def test_a_stop_string_inside_a_token_does_not_count_at_a_tokens_end() -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.add_tokens(["intelligence"])
+    stream = TextStream(tokenizer, PROMPT, stop=["ntell"], stop_match=StopMatch.AT_TOKEN_END)
+    assert stream.push(tokenizer.token_to_id("intelligence")) == TextDelta("intelligence")
+    elsewhere = TextStream(tokenizer, PROMPT, stop=["ntell"])
+    assert elsewhere.push(tokenizer.token_to_id("intelligence")) == TextDelta("i", "ntell")
