@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pageport.backends.tgi_adapter.shard.flow import RequestFlow
+
+
+class UnknownBatchError(Exception):
+    """A batch that is not here: never was, or was dropped."""
+
+    def __init__(self, batch_id: int) -> None:
+        super().__init__(f"there is no batch {batch_id} here")
 
 
 @dataclass(slots=True)
@@ -14,27 +21,33 @@ class HeldBatch:
 
     Attributes:
         flows: this rank's requests that go on, by id.
-        silent: requests that are held in name only: other ranks', and finished ones where all ranks must agree on
-            who is held.
+        silent: requests that are held in name only, and the tokens reserved for each: those of other ranks, and
+            finished ones where all ranks must agree on who is held.
     """
 
     id: int
     flows: dict[int, RequestFlow] = field(default_factory=dict)
-    silent: set[int] = field(default_factory=set)
+    silent: dict[int, int] = field(default_factory=dict)
+
+    def __contains__(self, request_id: int) -> bool:
+        return request_id in self.flows or request_id in self.silent
 
     @property
     def request_ids(self) -> list[int]:
-        return sorted({*self.flows, *self.silent})
+        return sorted([*self.flows, *self.silent])
 
     @property
     def max_tokens(self) -> int:
-        """Tokens the router has to count as taken."""
-        return sum(flow.reserved_tokens for flow in self.flows.values())
+        """Tokens that the router has to count as taken."""
+        return sum(flow.reserved_tokens for flow in self.flows.values()) + sum(self.silent.values())
 
     @property
     def current_tokens(self) -> int:
-        """Tokens still to be computed before each request brings its next one."""
-        return sum(flow.prompt_length if flow.is_prefilling else 1 for flow in self.flows.values())
+        """Tokens to compute before each request has brought its next one."""
+        return sum(flow.current_tokens for flow in self.flows.values()) + len(self.silent)
+
+    def has_news(self) -> bool:
+        return any(flow.has_news for flow in self.flows.values())
 
     def join(self, other: HeldBatch) -> None:
         self.flows |= other.flows
@@ -44,51 +57,65 @@ class HeldBatch:
         """Forget all other requests; those that run are ended."""
         for request_id in [request_id for request_id in self.flows if request_id not in request_ids]:
             self.flows.pop(request_id).cancel()
-        self.silent.intersection_update(request_ids)
-
-    def drop(self) -> None:
-        self.keep(())
+        self.silent = {key: tokens for key, tokens in self.silent.items() if key in request_ids}
 
 
 class BatchStore:
-    """Batches by id. Taking one removes it: each call consumes the batches that it names."""
+    """The batches by id."""
 
     def __init__(self) -> None:
         self._batches: dict[int, HeldBatch] = {}
 
+    def __iter__(self) -> Iterator[HeldBatch]:
+        return iter(self._batches.values())
+
     def __len__(self) -> int:
         return len(self._batches)
 
+    def has_news(self) -> bool:
+        return any(batch.has_news() for batch in self)
+
+    def get(self, batch_id: int) -> HeldBatch:
+        """Raises UnknownBatchError."""
+        if batch_id not in self._batches:
+            raise UnknownBatchError(batch_id)
+        return self._batches[batch_id]
+
     def put(self, batch: HeldBatch) -> None:
-        replaced = self._batches.get(batch.id)
-        if replaced is not None and replaced is not batch:
-            replaced.drop()
-        self._batches[batch.id] = batch
+        """Hold a batch; whatever had its id is dropped."""
+        if self._batches.get(batch.id) is not batch:
+            self.drop(batch.id)
+            self._batches[batch.id] = batch
 
-    def take(self, batch_id: int) -> HeldBatch | None:
-        return self._batches.pop(batch_id, None)
-
-    def take_all(self, batch_ids: Iterable[int]) -> HeldBatch:
-        """The named batches as one, under the first one's id.
+    def join(self, batch_ids: Sequence[int]) -> HeldBatch:
+        """Make one batch of several, under the first one's id.
 
         Raises:
-            KeyError: one of them is not here; the others are dropped, because the router gives up all of them.
+            UnknownBatchError: one of them is not here. The others are dropped: the router gives up all of them.
         """
-        taken = [(batch_id, self.take(batch_id)) for batch_id in batch_ids]
-        missing = [batch_id for batch_id, batch in taken if batch is None]
-        found = [batch for _, batch in taken if batch is not None]
-        if missing or not found:
-            for batch in found:
-                batch.drop()
-            raise KeyError(missing[0] if missing else None)
-        first, *others = found
+        try:
+            first, *others = [self.get(batch_id) for batch_id in dict.fromkeys(batch_ids)]
+        except UnknownBatchError:
+            for batch_id in batch_ids:
+                self.drop(batch_id)
+            raise
         for other in others:
             first.join(other)
+            del self._batches[other.id]
         return first
 
-    def clear(self, batch_id: int | None = None) -> None:
-        """Drop one batch, or all. What is not here needs no dropping."""
-        for held_id in list(self._batches) if batch_id is None else [batch_id]:
-            batch = self.take(held_id)
-            if batch is not None:
-                batch.drop()
+    def forget(self, batch: HeldBatch) -> None:
+        """A batch with no request left."""
+        if self._batches.get(batch.id) is batch:
+            del self._batches[batch.id]
+
+    def drop(self, batch_id: int) -> None:
+        """End a batch's requests. One that is not here needs no dropping."""
+        batch = self._batches.pop(batch_id, None)
+        if batch is not None:
+            batch.keep(())
+
+    def drop_all(self, batch_ids: Iterable[int] | None = None) -> None:
+        """Drop the named batches; without names, all."""
+        for batch_id in list(self._batches if batch_ids is None else batch_ids):
+            self.drop(batch_id)

@@ -3,204 +3,136 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from tokenizers import Tokenizer
 
 from pageport.backends.tgi_adapter.generation import TokenEvent, TokenSpeller
-from pageport.backends.tgi_adapter.parameters import GenerationParameters
-from pageport.backends.tgi_adapter.shard.batches import BatchStore, HeldBatch
+from pageport.backends.tgi_adapter.shard.batches import BatchStore, HeldBatch, UnknownBatchError
 from pageport.backends.tgi_adapter.shard.flow import RequestFlow
+from pageport.backends.tgi_adapter.shard.incoming import NewRequest
+from pageport.backends.tgi_adapter.shard.message_size import MAX_EVENT_BYTES
 from pageport.backends.tgi_adapter.shard.settings import ShardSettings
 from pageport.core import EngineClientProtocol
 
-# The router's own request: "can you still generate?". It comes in the middle of anything and leaves nothing.
+# The router's own request: can the model still generate? It comes in the middle of anything and leaves nothing.
 LIVENESS_ID = 2**64 - 1
+
+
+class Fault(enum.Enum):
+    """Whose fault it is that a call cannot be answered."""
+
+    REQUEST = enum.auto()
+    BATCH = enum.auto()
+    ENGINE = enum.auto()
 
 
 class ShardError(Exception):
     """A call that cannot be answered; its text goes to the clients of every request in it."""
 
+    def __init__(self, fault: Fault, problem: str) -> None:
+        super().__init__(problem)
+        self.fault = fault
+
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a call brought: events by request; the batch that goes on, if any does."""
+    """What a call brought: events by request, at least one each; and the batch that goes on, if any does."""
 
     generations: list[tuple[int, list[TokenEvent]]]
     batch: HeldBatch | None
 
 
-@dataclass(frozen=True, slots=True)
-class NewRequest:
-    """A request as the router sent it, tokenised."""
-
-    id: int
-    prompt_ids: list[int]
-    parameters: GenerationParameters
-
-
-@dataclass(frozen=True, slots=True)
-class WarmupLimits:
-    """What the router asked for; None: it leaves the choice to us."""
-
-    max_prefill_tokens: int
-    max_input_tokens: int | None
-    max_total_tokens: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class WarmupAnswer:
-    """What the router may send from now on."""
-
-    supported_tokens: int
-    max_input_tokens: int
-    max_total_tokens: int
-
-
 class News:
-    """Wakes whoever waits for any request's next event; nothing is ever polled."""
+    """Wakes whoever waits for the next event of any request. Nothing is polled."""
 
     def __init__(self) -> None:
-        self._next: asyncio.Future[None] | None = None
+        self._event = asyncio.Event()
 
     def notify(self) -> None:
-        if self._next is not None and not self._next.done():
-            self._next.set_result(None)
+        self._event.set()
+        self._event.clear()  # those who wait now are woken; those who come later wait for the next
 
     async def wait(self) -> None:
-        if self._next is None or self._next.done():
-            self._next = asyncio.get_running_loop().create_future()
-        await asyncio.shield(self._next)
+        await self._event.wait()
 
 
 class ShardCore:
     """The engine runs freely; a call waits until one of its requests has something new, and takes all that has come.
 
-    The router's batches, blocks and slots are its bookkeeping. Here every request is the engine's own, which batches,
-    allocates and preempts by itself; nothing the router claims about cached tokens is believed.
+    The router's batches are sets of requests to ask for, no more: the engine batches, allocates, caches and preempts
+    by itself, and nothing that the router claims about blocks or cached tokens is believed.
     """
 
     def __init__(self, engine: EngineClientProtocol, tokenizer: Tokenizer, settings: ShardSettings) -> None:
-        self.tokenizer = tokenizer
-        self.settings = settings
         self.batches = BatchStore()
         self._engine = engine
+        self._settings = settings
         self._speller = TokenSpeller(tokenizer)
         self._news = News()
-        self._gone = False
-
-    @property
-    def supported_tokens(self) -> int:
-        """Token slots that the router may give away."""
-        return int(self._engine.info.kv_token_capacity * self.settings.overcommit)
-
-    @property
-    def dtype(self) -> str:
-        return f"torch.{self._engine.info.dtype}"
-
-    @property
-    def device_type(self) -> str:
-        return self._engine.info.device.partition(":")[0]
-
-    def is_healthy(self) -> bool:
-        """An engine that is being started again will serve what waits for it; only one that is given up is not well."""
-        return not self._gone
-
-    def engine_is_gone(self) -> None:
-        """There will be no engine any more."""
-        self._gone = True
-
-    async def warm_up(self, limits: WarmupLimits, request: NewRequest | None) -> WarmupAnswer:
-        """Answer the limits and run a real request, as a test of the whole way.
-
-        Raises:
-            ShardError: the limits cannot be kept, or the engine cannot generate.
-        """
-        answer = self._limits(limits)
-        if request is not None:
-            ids = request.prompt_ids[-min(len(request.prompt_ids), 16) :]
-            sample = GenerationParameters(max_new_tokens=1, seed=0)
-            await self._run_alone(NewRequest(request.id, ids, sample))
-        return answer
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def prefill(
         self, batch_id: int, requests: Sequence[NewRequest], cached_id: int | None
     ) -> StepResult:
-        """Begin new requests, beside those of a cached batch; wait for the first event of any of them.
+        """Begin new requests, in one batch with those of a cached batch if one is named.
+
+        Answers as soon as any request of the batch has something new; or another batch has: its clients would wait for
+        these prompts otherwise, because the router asks for their tokens only after this answer.
 
         Raises:
-            ShardError: the cached batch is unknown, or all requests of the call failed. Both batches are dropped then.
+            ShardError: the cached batch is unknown, a request is held already, or the only request of the batch
+                failed. The cached batch and the new one are dropped.
         """
-        if len(requests) == 1 and requests[0].id == LIVENESS_ID:
-            return StepResult([(LIVENESS_ID, await self._run_alone(requests[0]))], None)
-        batch = HeldBatch(batch_id)
-        if cached_id is not None:
-            cached = self.batches.take(cached_id)
-            if cached is None:
-                raise ShardError(f"cached_batch: there is no batch {cached_id} here")
-            batch = cached
+        if batch_id == LIVENESS_ID:
+            return StepResult([(request.id, await self.run_alone(request)) for request in requests], None)
+        try:
+            batch = self._batch_for(batch_id, requests, cached_id)
+        except ShardError:
+            self.batches.drop_all([batch_id] if cached_id is None else [batch_id, cached_id])
+            raise
         for request in requests:
-            if request.id % self.settings.world_size == self.settings.rank:
+            if request.id % self._settings.world_size == self._settings.rank:
                 batch.flows[request.id] = self._begin(request)
             else:
-                batch.silent.add(request.id)
-        return await self._collect(batch)
+                batch.silent[request.id] = len(request.prompt_ids) + request.parameters.max_new_tokens
+        self.batches.put(batch)
+        return await self._step(batch, beside_others=True)
 
     async def decode(self, batch_ids: Sequence[int]) -> StepResult:
-        """Wait for the next event of any request of these batches, which become one.
+        """Take what is new of these batches, which become one; waits until there is something.
 
         Raises:
-            ShardError: one of the batches is unknown, or all requests failed. All of them are dropped then.
+            ShardError: one of the batches is unknown, or their only request failed. All of them are dropped.
         """
+        if not batch_ids:
+            raise ShardError(Fault.BATCH, "batches: no batch is named")
         try:
-            batch = self.batches.take_all(batch_ids)
-        except KeyError as error:
-            raise ShardError(f"batches: there is no batch {error.args[0]} here") from None
-        return await self._collect(batch)
+            batch = self.batches.join(batch_ids)
+        except UnknownBatchError as error:
+            raise ShardError(Fault.BATCH, f"batches: {error}") from None
+        return await self._step(batch, beside_others=False)
 
-    def filter(self, batch_id: int, request_ids: Collection[int]) -> HeldBatch:
-        """Keep some requests; never fails, because the router would not survive it."""
-        batch = self.batches.take(batch_id) or HeldBatch(batch_id)
+    def filter(self, batch_id: int, request_ids: Collection[int]) -> HeldBatch | None:
+        """Keep only these requests; None where nothing is left. Never raises: the router would not survive it."""
+        try:
+            batch = self.batches.get(batch_id)
+        except UnknownBatchError:
+            return None
         batch.keep(request_ids)
-        self.batches.put(batch)
-        return batch
+        if batch.flows or batch.silent:
+            return batch
+        self.batches.forget(batch)
+        return None
 
-    # -- private -------------------------------------------------------------------------------------------
+    def clear(self, batch_id: int | None) -> None:
+        """Drop one batch; without an id, all. Never raises."""
+        self.batches.drop_all(None if batch_id is None else [batch_id])
+        self._news.notify()
 
-    def _begin(self, request: NewRequest) -> RequestFlow:
-        info = self._engine.info
-        end_token = info.eos_token_ids[0] if info.eos_token_ids else 0
-        flow = RequestFlow(
-            request.id, request.prompt_ids, request.parameters, self._speller, end_token, self._news.notify
-        )
-        flow.start(self._engine)
-        return flow
-
-    async def _collect(self, batch: HeldBatch) -> StepResult:
-        flows = batch.flows
-        try:
-            while flows and not any(flow.has_news for flow in flows.values()):
-                await self._news.wait()
-        except asyncio.CancelledError:
-            batch.drop()
-            raise
-        if flows and all(flow.has_failed for flow in flows.values()):
-            problems = dict.fromkeys(flow.error or "" for flow in flows.values())
-            batch.drop()
-            raise ShardError("; ".join(problems))
-        generations = [(request_id, flow.take()) for request_id, flow in list(flows.items()) if flow.has_news]
-        for request_id, _ in generations:
-            if flows[request_id].is_over:
-                del flows[request_id]
-                if self.settings.world_size > 1:
-                    batch.silent.add(request_id)  # the router has to hear the same from all ranks
-        if not flows and not batch.silent:
-            return StepResult(generations, None)
-        self.batches.put(batch)
-        return StepResult(generations, batch)
-
-    async def _run_alone(self, request: NewRequest) -> list[TokenEvent]:
+    async def run_alone(self, request: NewRequest) -> list[TokenEvent]:
         """A request from its beginning to its end, in no batch.
 
         Raises:
@@ -210,33 +142,85 @@ class ShardCore:
         events: list[TokenEvent] = []
         try:
             while not flow.is_over:
-                if flow.has_failed:
-                    raise ShardError(flow.error or "")
-                events += flow.take()
-                if not flow.is_over:
+                while not flow.has_news:
                     await self._news.wait()
+                if flow.has_only_failed:
+                    raise _error_of(flow)
+                events += flow.take(MAX_EVENT_BYTES)[0]
         finally:
             flow.cancel()
         return events
 
-    def _limits(self, limits: WarmupLimits) -> WarmupAnswer:
-        longest = self._engine.info.max_model_len
-        supported = self.supported_tokens
-        total = limits.max_total_tokens
-        if total is not None and total > longest:
+    async def close(self) -> None:
+        """Drop everything, and let the engine hear of it."""
+        self.batches.drop_all()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # -- private -------------------------------------------------------------------------------------------
+
+    def _batch_for(self, batch_id: int, requests: Sequence[NewRequest], cached_id: int | None) -> HeldBatch:
+        """The batch that the new requests join: the cached one keeps its id. Raises ShardError."""
+        try:
+            batch = HeldBatch(batch_id) if cached_id is None else self.batches.get(cached_id)
+        except UnknownBatchError as error:
+            raise ShardError(Fault.BATCH, f"cached_batch: {error}") from None
+        if not requests:
+            raise ShardError(Fault.BATCH, "batch: it holds no request")
+        ids = {request.id for request in requests}
+        if len(ids) < len(requests) or any(request_id in batch for request_id in ids):
             raise ShardError(
-                f"max_total_tokens: {total} is more than the {longest} tokens that one request may have here "
-                f"(KV cache of {self._engine.info.kv_token_capacity} tokens)"
+                Fault.BATCH, f"batch: the request ids {sorted(ids)} are not new, or not distinct"
             )
-        if limits.max_prefill_tokens > supported:
-            raise ShardError(
-                f"max_batch_prefill_tokens: {limits.max_prefill_tokens} is more than the {supported} tokens that the "
-                "KV cache is good for; start with a smaller number or give the cache more memory"
-            )
-        total = total or min(longest, supported)
-        if limits.max_input_tokens is not None:
-            return WarmupAnswer(supported, limits.max_input_tokens, total)
-        most = total - 1
-        if not self.settings.support_chunking:  # then a prompt has to fit into one prefill
-            most = min(most, limits.max_prefill_tokens)
-        return WarmupAnswer(supported, most, total)
+        return batch
+
+    def _begin(self, request: NewRequest) -> RequestFlow:
+        flow = RequestFlow(request, self._speller, self._news.notify)
+        task = flow.start(self._engine)
+        if task is not None:
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return flow
+
+    async def _step(self, batch: HeldBatch, *, beside_others: bool) -> StepResult:
+        """Wait for news, and take them. A batch without requests of this rank waits for nothing."""
+        try:
+            while batch.flows and not (batch.has_news() or (beside_others and self.batches.has_news())):
+                await self._news.wait()
+        except asyncio.CancelledError:
+            self.batches.drop(batch.id)  # the router is gone
+            raise
+        generations = self._take(batch)
+        if batch.flows or batch.silent:
+            return StepResult(generations, batch)
+        self.batches.forget(batch)
+        return StepResult(generations, None)
+
+    def _take(self, batch: HeldBatch) -> list[tuple[int, list[TokenEvent]]]:
+        """What is new, as much as fits into one answer. Raises ShardError where all there is to say is a problem."""
+        generations = []
+        is_alone = len(batch.flows) == 1 and not batch.silent
+        room = MAX_EVENT_BYTES
+        for request_id, flow in list(batch.flows.items()):
+            events, size = flow.take(room)
+            room -= size
+            if not events and flow.has_only_failed:
+                if is_alone:
+                    self.batches.forget(batch)
+                    raise _error_of(flow)
+                events = flow.take_problem(self._end_token)
+            if events:
+                generations.append((request_id, events))
+            if flow.is_over:
+                del batch.flows[request_id]
+                if self._settings.world_size > 1:
+                    batch.silent[request_id] = 0  # the router has to hear the same batch from every rank
+        return generations
+
+    @property
+    def _end_token(self) -> int:
+        end_tokens = self._engine.info.eos_token_ids
+        return end_tokens[0] if end_tokens else 0
+
+
+def _error_of(flow: RequestFlow) -> ShardError:
+    return ShardError(Fault.REQUEST if flow.is_clients_fault else Fault.ENGINE, flow.problem or "")

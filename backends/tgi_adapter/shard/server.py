@@ -1,13 +1,12 @@
-"""The gRPC server on its Unix socket, and its life from the launcher's start to the launcher's SIGTERM."""
+"""The gRPC server on its Unix socket."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
 from pathlib import Path
 
 import grpc
+from grpc_reflection.v1alpha import reflection
 from tokenizers import Tokenizer
 
 from pageport.backends.tgi_adapter.pb import (
@@ -17,55 +16,63 @@ from pageport.backends.tgi_adapter.pb import (
     generate_v3_pb2_grpc,
 )
 from pageport.backends.tgi_adapter.shard.core import ShardCore
-from pageport.backends.tgi_adapter.shard.servicer import Servicer
+from pageport.backends.tgi_adapter.shard.health import HealthWatch
+from pageport.backends.tgi_adapter.shard.servicer import Parts, Servicer
 from pageport.backends.tgi_adapter.shard.settings import ShardSettings
 from pageport.core import EngineClientProtocol
 
-_OPTIONS = [("grpc.max_receive_message_length", 2**31 - 1)]
+_OPTIONS = [("grpc.max_receive_message_length", 2**31 - 1)]  # images and long prompts travel inline
+_SERVICES = [
+    module.DESCRIPTOR.services_by_name["TextGenerationService"].full_name
+    for module in (generate_v2_pb2, generate_v3_pb2)
+]
 
 
 class ShardServer:
-    """Both versions of the service on one socket, over one engine. The engine is started and closed by the caller."""
+    """Both versions of the service on one socket, over one engine. The caller starts the engine before, and closes it
+    after.
+
+    Attributes:
+        core: what the calls do.
+        health: what `Health` says.
+    """
 
     def __init__(
         self,
         engine: EngineClientProtocol,
         tokenizer: Tokenizer,
         settings: ShardSettings,
-        *,
-        block_size: int = 16,
+        health: HealthWatch | None = None,
     ) -> None:
         self.core = ShardCore(engine, tokenizer, settings)
-        self._settings = settings
-        self._block_size = block_size
+        self.health = health or HealthWatch(engine)
+        self._parts = Parts(self.core, engine, tokenizer, settings, self.health)
+        self._path = Path(settings.socket_path)
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> None:
-        """Bind, last of all: the launcher takes the socket's file for the sign that the shard is ready.
+        """Accept calls, and only then let the socket's file appear: the launcher takes it for the sign of readiness.
 
         Raises:
-            RuntimeError: the socket cannot be bound.
+            RuntimeError, OSError: the socket cannot be bound.
         """
         self._server = server = grpc.aio.server(options=_OPTIONS)
-        v3 = Servicer(self.core, generate_v3_pb2, self._block_size)
-        v2 = Servicer(self.core, generate_v2_pb2, self._block_size)
-        generate_v3_pb2_grpc.add_TextGenerationServiceServicer_to_server(v3, server)  # type: ignore[no-untyped-call]
-        generate_v2_pb2_grpc.add_TextGenerationServiceServicer_to_server(v2, server)  # type: ignore[no-untyped-call]
-        path = Path(self._settings.socket_path)
-        path.unlink(missing_ok=True)
-        # gRPC listens as soon as the port is added, and accepts when it is started: the file appears in between. So
-        # it is made under another name, and gets its own when there is somebody behind it.
-        hidden = path.with_name(f".{path.name}.{os.getpid()}")
-        server.add_insecure_port(f"unix://{hidden}")
+        generate_v2_pb2_grpc.add_TextGenerationServiceServicer_to_server(  # type: ignore[no-untyped-call]
+            Servicer(self._parts, generate_v2_pb2), server
+        )
+        generate_v3_pb2_grpc.add_TextGenerationServiceServicer_to_server(  # type: ignore[no-untyped-call]
+            Servicer(self._parts, generate_v3_pb2), server
+        )
+        reflection.enable_server_reflection([*_SERVICES, reflection.SERVICE_NAME], server)
+        # gRPC makes the file before it accepts.
+        hidden = self._path.with_name(f".{os.getpid()}.{self._path.name}")
+        server.add_insecure_port(f"unix:{hidden}")
         await server.start()
-        hidden.rename(path)
+        hidden.replace(self._path)
 
     async def stop(self) -> None:
-        """End open calls, and remove the socket."""
+        """End open calls at once, drop all requests, and remove the socket."""
+        self._path.unlink(missing_ok=True)
         if self._server is not None:
             await self._server.stop(grace=None)
-        self.core.batches.clear()
-        Path(self._settings.socket_path).unlink(missing_ok=True)
-        # Let the requests that were dropped say good-bye to the engine.
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.sleep(0)
+        await self.core.close()
