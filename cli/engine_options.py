@@ -14,13 +14,16 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 _NOT_FLAGS = {"model"}  # commands have their own, which also takes the name "demo"
 
 
-def engine_options(command: _Command) -> _Command:
+def engine_options(command: _Command, *, but: frozenset[str] = frozenset()) -> _Command:
     """Add `--max-num-seqs` and its like to a click command; each arrives as text, None where it was not given.
 
     Values are checked where the configuration is built, so that a flag and a key in a file read the same way.
+
+    Args:
+        but: names of fields that the command has flags of its own for.
     """
     for field in reversed(dataclasses.fields(EngineConfig)):
-        if field.name not in _NOT_FLAGS:
+        if field.name not in _NOT_FLAGS | but:
             # pydantic keeps a field's declaration as the dataclass default
             text = getattr(field.default, "description", None)
             option = click.option(f"--{field.name.replace('_', '-')}", field.name, metavar="VALUE", help=text)

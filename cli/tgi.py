@@ -7,6 +7,12 @@ import click
 from pageport.cli.lazy_group import LazyCommand, LazyGroup
 
 _COMMANDS = {
+    "launcher": LazyCommand(
+        "pageport.cli.tgi_launcher", "launcher", "Serve as `text-generation-launcher` does, with its flags."
+    ),
+    "shim-dir": LazyCommand(
+        "pageport.cli.tgi_shim", "shim_dir", "A folder that makes TGI's launcher start Pageport."
+    ),
     "server": LazyCommand(
         "pageport.cli.tgi_server", "server", "The command line of `text-generation-server`."
     ),

@@ -26,7 +26,7 @@ logger = logging.getLogger("pageport.engine")
 _REMEMBERED = 64
 
 # A small model that may write any white space writes little else: one spelling, the one of Python's json module.
-_JSON_SPELLING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+_JSON_SPELLING: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 # Keywords of JSON schema: under these, names lead to schemas; under these, anything is data; these open an object.
 _SCHEMAS_BY_NAME = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
