@@ -1,4 +1,4 @@
-"""`pageport tgi launcher`: the flags of `text-generation-launcher`; TGI's own router where it is, else the embedded one."""
+"""`pageport tgi launcher`: the flags of `text-generation-launcher`; TGI's own router, or the embedded one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import click
@@ -37,9 +38,9 @@ _OURS = frozenset({"backend", "router", "strict"})
 @click.option(
     "--strict",
     is_flag=True,
-    help="embedded router: refuse also what TGI refuses although clients document it",
+    help="embedded router: refuse what TGI refuses although clients document it",
 )
-@engine_options
+@partial(engine_options, but=frozenset({"dtype"}))
 def launcher(**options: Any) -> None:
     """Serve a model as Text Generation Inference does.
 
