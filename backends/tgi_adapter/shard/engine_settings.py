@@ -26,7 +26,10 @@ _OTHER_VARIABLES = {OVERCOMMIT, SUPPORT_CHUNKING, "PAGEPORT_CACHE_DIR"}
 # These compress weights while they are loaded: without them the answers are those of the model as it was published.
 _QUANTIZED_ON_LOAD = {"bitsandbytes", "bitsandbytes-nf4", "bitsandbytes-fp4", "eetq", "fp8"}
 
-# The share of a GPU's free memory that TGI leaves for everything but the KV cache is its wiggle room.
+# One of these files is there where there is a GPU.
+_GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd")
+
+# What TGI takes of the memory that it may have; the rest is for everything but the KV cache.
 _WIGGLE_ROOM = 0.9
 
 
@@ -130,4 +133,4 @@ def _has_gpu(environment: Mapping[str, str]) -> bool:
     """Whether there is a GPU to take memory of. Without torch, which only the engine's process loads."""
     if environment.get("PAGEPORT_DEVICE") == "cpu":
         return False
-    return any(Path(device).exists() for device in ("/dev/nvidiactl", "/dev/kfd"))
+    return any(Path(device).exists() for device in _GPU_DEVICES)

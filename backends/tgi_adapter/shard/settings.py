@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -60,6 +61,9 @@ def read_shard_settings(uds_path: str, environment: Mapping[str, str], *, block_
     gamma = read.number("WATERMARK_GAMMA", 0.5)
     if not 0.0 < gamma < 1.0:
         raise ConfigError(f"WATERMARK_GAMMA: must be between 0 and 1 (given: {gamma:g})")
+    delta = read.number("WATERMARK_DELTA", 2.0)
+    if not math.isfinite(delta):
+        raise ConfigError(f"WATERMARK_DELTA: must be finite (given: {delta:g})")
     return ShardSettings(
         uds_path,
         rank,
@@ -68,7 +72,7 @@ def read_shard_settings(uds_path: str, environment: Mapping[str, str], *, block_
         support_chunking=read.switch(SUPPORT_CHUNKING, read.switch("PREFILL_CHUNKING", True)),
         overcommit=overcommit,
         prefill_logprobs=read.switch("REQUEST_LOGPROBS", False),
-        watermark=Watermark(gamma, read.number("WATERMARK_DELTA", 2.0)),
+        watermark=Watermark(gamma, delta),
     )
 
 
@@ -88,8 +92,8 @@ class _Reader:
             raise ConfigError(f"{name}: must be a number (given: {text!r:.100})") from None
 
     def whole(self, name: str, default: int, *, least: int) -> int:
-        number = self.number(name, default)
-        if number < least or number != int(number):
+        number = float(self.number(name, default))
+        if not number.is_integer() or number < least:
             raise ConfigError(f"{name}: must be a whole number from {least} on (given: {number:g})")
         return int(number)
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC would tell of each connection that ends
 
 
 def _register(name: str) -> None:
@@ -20,6 +23,7 @@ def _register(name: str) -> None:
 
 _register("manual_engine")
 _register("shard_client")
+_register("launched_shard")
 
 from shard_client import Shard, running_shard  # noqa: E402
 
