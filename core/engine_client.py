@@ -17,6 +17,7 @@ from pageport.core.engine_supervisor import EngineSupervisor
 from pageport.core.errors import PageportError, RequestTimeoutError
 from pageport.core.flight import Flight
 from pageport.core.flight_control import FlightControl
+from pageport.core.grammar import check_grammar
 from pageport.core.metrics import EngineInfo, EngineStats
 from pageport.core.request import EngineRequest, RequestOutput, ServiceClass
 from pageport.core.sampling_params import SamplingParams
@@ -62,6 +63,8 @@ class EngineClient:
         try:
             async with asyncio.timeout_at(deadline):
                 token_ids = await self._tokenize(prompt)
+                if sampling.grammar is not None:
+                    await asyncio.to_thread(check_grammar, sampling.grammar)
             seed = self._seeds.getrandbits(64) if sampling.seed is None else sampling.seed % 2**64
             request = EngineRequest(request_id, token_ids, sampling, arrival, seed, service_class)
             async with aclosing(self._stream(Flight(request), deadline)) as outputs:

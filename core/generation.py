@@ -90,8 +90,8 @@ class Generation:
         """Append a sampled token and say what it adds; ends the sequence where it has to."""
         self.sequence.token_ids.append(token)
         self.sampling.output_token_ids.append(token)
-        if self.sampling.grammar is not None:
-            self.sampling.grammar.accept(token)
+        grammar = self.sampling.grammar
+        is_allowed = grammar is None or grammar.accept(token)
         output = self.output()
         output.token_ids = [token]
         if logprobs is not None:
@@ -99,6 +99,10 @@ class Generation:
             output.logprobs = [logprobs]
         output.cumulative_logprob = self.cumulative_logprob
         self._extend_text(output, token)
+        if grammar is not None and not is_allowed:
+            # Bans, a bias or the model itself left no token that the grammar allows.
+            output.finish_reason = FinishReason.ERROR
+            output.error = f"grammar: no token can follow the text so far: {grammar.problem}"
         if output.finish_reason is not None:
             self._finish(output)
         return output
@@ -126,7 +130,7 @@ class Generation:
     def _extend_text(self, output: RequestOutput, token: int) -> None:
         params = self.sampling.params
         count = output.num_output_tokens
-        may_stop = count > params.min_tokens
+        may_stop = count > params.min_tokens or self._grammar_ends
         if may_stop and self._is_stop_token(token):
             output.finish_reason = FinishReason.STOP
             output.stop_reason = token if token in params.stop_token_ids else None
@@ -147,8 +151,13 @@ class Generation:
 
     def _is_stop_token(self, token: int) -> bool:
         params = self.sampling.params
-        is_end = token in self.sampling.eos_token_ids and not params.ignore_eos
+        is_end = token in self.sampling.eos_token_ids and (not params.ignore_eos or self._grammar_ends)
         return is_end or token in params.stop_token_ids
+
+    @property
+    def _grammar_ends(self) -> bool:
+        """There is a grammar, and it allows nothing more: not even `ignore_eos` and `min_tokens` can change that."""
+        return self.sampling.grammar is not None and self.sampling.grammar.complete
 
     def _finish(self, output: RequestOutput) -> None:
         self.progress.unfinished -= 1

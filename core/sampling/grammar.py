@@ -1,142 +1,126 @@
 """Text that must match a regular expression or a JSON schema: which tokens may come next.
 
-The automata are `llguidance`'s, which builds them as the text grows (derivatives of regular expressions, Earley's
-parser for schemas): a grammar is ready in a millisecond, a mask takes 10 to 100 us a row.
+The automata are llguidance's, which grow with the text (derivatives of regular expressions, Earley's parser for
+schemas). Measured with 49,152 tokens: a matcher for a new expression 0.5 ms, for a schema 0.5 ms and 0.05 ms for each
+of its properties, for a known grammar 0.01 ms; a mask 0.003 ms a row, and up to 0.4 ms where the text comes to a place
+for the first time.
 """
 
 from __future__ import annotations
 
-import json
-import logging
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import llguidance.numpy
 import numpy as np
+import numpy.typing as npt
 import torch
 from llguidance import LLMatcher, LLTokenizer
 from tokenizers import Tokenizer
 
 from pageport.core.errors import InvalidRequestError
-from pageport.core.sampling_params import Grammar, GrammarKind
-
-logger = logging.getLogger("pageport.engine")
+from pageport.core.grammar import parser_limits, refusal, translate
+from pageport.core.sampling.token_trie import build_token_trie
+from pageport.core.sampling_params import Grammar
 
 _REMEMBERED = 64
 
-# A small model that may write any white space writes little else: one spelling, the one of Python's json module.
-_JSON_SPELLING: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-
-# Keywords of JSON schema: under these, names lead to schemas; under these, anything is data; these open an object.
-_SCHEMAS_BY_NAME = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
-_VALUES = frozenset({"enum", "const", "default", "examples"})
-_OPENING = frozenset({"additionalProperties", "patternProperties", "unevaluatedProperties"})
-
 
 class GrammarCompiler:
-    """Makes matchers for one tokenizer; equal grammars are compiled once.
+    """Makes matchers for one tokenizer, and remembers the grammars used last.
 
     Args:
         vocab_size: width of the logits, which may exceed the tokenizer's.
-        eos_token_ids: may come where the text matches as it stands, and nowhere else.
+        eos_token_ids: they may come where the text matches as it stands, and nowhere else.
     """
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
-        self._vocab_size = vocab_size
         self._compiled: OrderedDict[Grammar, LLMatcher] = OrderedDict()
-        # The tokenizer's trie takes some tenths of a second: made aside, while the engine starts.
-        with ThreadPoolExecutor(1, thread_name_prefix="grammar") as worker:
-            self._tokenizer = worker.submit(_tokenizer_trie, tokenizer, vocab_size, eos_token_ids)
-            worker.shutdown(wait=False)
+        # Some tenths of a second, beside whatever else an engine does as it starts.
+        worker = ThreadPoolExecutor(1, thread_name_prefix="token-trie")
+        self._trie = worker.submit(build_token_trie, tokenizer, vocab_size, eos_token_ids)
+        worker.shutdown(wait=False)
 
     def matcher(self, grammar: Grammar) -> GrammarMatcher:
         """A matcher at the beginning of the text.
 
         Raises:
-            InvalidRequestError: it is no grammar.
+            InvalidRequestError: it is no grammar, no text matches it, or none can be followed with this model (no end
+                token, or a tokenizer of a kind that llguidance does not know).
         """
         compiled = self._compiled.get(grammar)
         if compiled is None:
-            compiled = LLMatcher(self._tokenizer.result(), _source(grammar), log_level=0)
-            if compiled.is_error():
-                raise InvalidRequestError("grammar", _explain(grammar, compiled.get_error()))
+            compiled = self._compile(grammar)
             self._compiled[grammar] = compiled
             if len(self._compiled) > _REMEMBERED:
                 self._compiled.popitem(last=False)
         self._compiled.move_to_end(grammar)
-        return GrammarMatcher(compiled.deep_copy(), self._vocab_size)
+        return GrammarMatcher(compiled.deep_copy(), self._token_trie().vocab_size)
+
+    def _compile(self, grammar: Grammar) -> LLMatcher:
+        matcher = LLMatcher(self._token_trie(), translate(grammar), log_level=0, limits=parser_limits())
+        if not matcher.is_error():
+            matcher.compute_bitmask()  # now, because every sequence begins here; fails where no text matches
+        if matcher.is_error():
+            raise refusal(grammar, matcher.get_error())
+        return matcher
+
+    def _token_trie(self) -> LLTokenizer:
+        try:
+            return self._trie.result()
+        except Exception as error:
+            problem = f"cannot be followed with the tokenizer of this model: {error}"
+            raise InvalidRequestError("grammar", problem) from error
 
 
 class GrammarMatcher:
-    """One sequence's place in its grammar."""
+    """One sequence's place in its grammar.
+
+    Attributes:
+        vocab_size: of the trie, at least that of the logits.
+    """
 
     def __init__(self, matcher: LLMatcher, vocab_size: int) -> None:
         self._matcher = matcher
-        self._vocab_size = vocab_size
+        self.vocab_size = vocab_size
 
-    def accept(self, token: int) -> None:
-        """Move on by a token. After one that the grammar does not allow, no token is possible any more."""
-        self._matcher.consume_token(token)
+    @property
+    def complete(self) -> bool:
+        """The text matches, and nothing may be added."""
+        return self._matcher.is_stopped() and not self._matcher.is_error()
 
-    def forbidden(self) -> torch.Tensor:
-        """bool [vocab_size], on the CPU: True where a token cannot come next."""
-        bits = llguidance.numpy.allocate_token_bitmask(1, self._vocab_size)
-        llguidance.numpy.fill_next_token_bitmask(self._matcher, bits, 0)
-        allowed = np.unpackbits(bits.view(np.uint8), bitorder="little")[: self._vocab_size]
-        return torch.from_numpy(allowed == 0)
+    @property
+    def problem(self) -> str:
+        """Why the text cannot be continued; empty while it can."""
+        return self._matcher.get_error().partition("\n")[0]
+
+    def accept(self, token: int) -> bool:
+        """Move on by a token. False: the grammar does not allow it, nor anything after it."""
+        return self._matcher.consume_token(token)
+
+    def write_allowed(self, bits: npt.NDArray[np.int32]) -> None:
+        """Set bit i of `bits` [ceil(vocab_size / 32)] where token i may come next, and clear it elsewhere."""
+        llguidance.numpy.fill_next_token_bitmask(self._matcher, bits[None])
 
 
 def apply_grammars(logits: torch.Tensor, rows: list[int], matchers: list[GrammarMatcher]) -> None:
     """Make tokens impossible that would break a row's grammar, in place.
 
+    NumPy's masked copy takes 0.01 ms a row of 49,152 on the CPU, torch's masked fill twenty times that.
+
     Args:
         logits: float32 [R, V].
+        rows: which rows; `matchers` are theirs, of one compiler.
     """
-    for row, matcher in zip(rows, matchers, strict=True):
-        logits[row].masked_fill_(matcher.forbidden().to(logits.device), -torch.inf)
-
-
-def _tokenizer_trie(tokenizer: Tokenizer, vocab_size: int, eos_token_ids: tuple[int, ...]) -> LLTokenizer:
-    return LLTokenizer(tokenizer.to_str(), n_vocab=vocab_size, eos_token=list(eos_token_ids) or None)
-
-
-def _source(grammar: Grammar) -> str:
-    """Raises InvalidRequestError where a schema is no JSON object."""
-    if grammar.kind is GrammarKind.REGEX:
-        return str(LLMatcher.grammar_from_regex(grammar.source))
-    try:
-        schema = _closed(json.loads(grammar.source))
-        return str(LLMatcher.grammar_from_json_schema(schema, overrides=_JSON_SPELLING))
-    except (ValueError, TypeError) as error:
-        raise InvalidRequestError("grammar", f"is no JSON schema: {error}") from None
-
-
-def _closed(schema: Any) -> Any:
-    """The schema with objects that have just the properties it names.
-
-    A schema that does not speak of additional properties allows them; a model that may write any does not stop.
-    """
-    if isinstance(schema, list):
-        return [_closed(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    closed = {
-        key: {name: _closed(item) for name, item in value.items()}
-        if key in _SCHEMAS_BY_NAME and isinstance(value, dict)
-        else value
-        if key in _VALUES
-        else _closed(value)
-        for key, value in schema.items()
-    }
-    if "properties" in schema and not _OPENING & schema.keys():
-        closed["additionalProperties"] = False
-    return closed
-
-
-def _explain(grammar: Grammar, problem: str) -> str:
-    """The library quotes the grammar in its own notation; what is wrong stands in the line that says `error`."""
-    reasons = [line.partition("error: ")[2] for line in problem.splitlines() if "error: " in line]
-    reason = reasons[0] if reasons else problem.splitlines()[0]
-    kind = "regular expression" if grammar.kind is GrammarKind.REGEX else "JSON schema"
-    return f"is no {kind} that can be followed: {reason} (given: {grammar.source:.200})"
+    vocab_size = logits.shape[1]
+    bits = llguidance.numpy.allocate_token_bitmask(len(rows), matchers[0].vocab_size)
+    for place, matcher in enumerate(matchers):
+        matcher.write_allowed(bits[place])
+    forbidden = np.unpackbits(~bits.view(np.uint8), axis=1, count=vocab_size, bitorder="little").view(
+        np.bool_
+    )
+    for row, mask in zip(rows, forbidden, strict=True):
+        if logits.device.type == "cpu":
+            np.copyto(logits[row].numpy(), -np.inf, where=mask)
+        else:
+            logits[row].masked_fill_(torch.from_numpy(mask).to(logits.device), -torch.inf)

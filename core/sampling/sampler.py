@@ -34,7 +34,7 @@ class Sampler:
     """Chooses the next token of every row, in the order of vLLM V1.
 
     Log-probabilities of the raw logits; then bans (bad words, `min_tokens`), logit bias, watermark, penalties,
-    grammar; then     the likeliest token where the temperature is 0 (at equal logits the lowest id), else temperature,
+    grammar; then the likeliest token where the temperature is 0 (at equal logits the lowest id), else temperature,
     min-p, top-k, top-p, typical-p and one random draw. Processed log-probabilities are of what is left then.
 
     A row's token depends on its own logits and state only: not on the batch's other rows, their number or
