@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("backends", "cli", "core", "kernels", "migration")
-DATA = ("*.py", "py.typed", "*.j2", "*.pbtxt", "*.html", "*.css", "*.json")
+DATA = ("*.pyi", "*.py", "py.typed", "*.j2", "*.pbtxt", "*.html", "*.css", "*.json")
 
 
 def run(*command: str | Path, cwd: Path) -> str:
