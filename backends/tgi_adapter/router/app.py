@@ -14,7 +14,9 @@ from tokenizers import Tokenizer
 
 from pageport.backends.tgi_adapter.router.context import RouterContext
 from pageport.backends.tgi_adapter.router.native import NativeRoutes, native_routes
+from pageport.backends.tgi_adapter.router.openai.routes import OpenAiRoutes
 from pageport.backends.tgi_adapter.router.routing import make_routes
+from pageport.backends.tgi_adapter.router.sagemaker import cloud_routes
 from pageport.backends.tgi_adapter.router.security import ApiKey, Cors
 from pageport.backends.tgi_adapter.router.settings import RouterSettings
 from pageport.backends.tgi_adapter.router.status import docs_routes, status_routes
@@ -28,11 +30,13 @@ def create_app(
     """TGI's HTTP interface over an engine that has been started.
 
     Raises:
-        ConfigError: settings that this engine cannot honour.
+        ConfigError: settings that this engine cannot honour, or a chat template that cannot be parsed.
     """
     context = RouterContext.build(settings.resolved(engine.info), engine, tokenizer, model_folder)
     native = NativeRoutes(context)
+    openai = OpenAiRoutes(context)
     specs = [*status_routes(context), *native_routes(native), *tokenize_routes(context)]
+    specs += [*openai.specs, *cloud_routes(context, native, openai)]
     specs += docs_routes(specs)
     app = Starlette(
         routes=make_routes(specs, ApiKey(settings.api_key), settings.payload_limit),

@@ -24,11 +24,12 @@ class ErrorKind(enum.Enum):
     TEMPLATE = _Kind(422, "template_error", "template")
     MISSING_TEMPLATE_VARIABLE = _Kind(422, "missing_template_variable", "missing_template_variable")
     TOOL = _Kind(422, "tool_error", "tool_error")
-    SUFFIX = _Kind(422, "suffix not supported", None)
-    BATCH_SIZE = _Kind(422, "batch size exceeded", None)
+    SUFFIX = _Kind(422, "suffix not supported", "validation")
+    BATCH_SIZE = _Kind(422, "batch size exceeded", "validation")
     VERTEX_INPUT = _Kind(422, "Input validation error", None)
     VERTEX_GENERATION = _Kind(500, "Incomplete generation", None)
     UNHEALTHY = _Kind(503, "healthcheck", None)
+    NOT_FOUND = _Kind(404, "not_found", None)
 
     @property
     def status(self) -> int:

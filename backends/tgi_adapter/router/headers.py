@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pageport.backends.tgi_adapter.router.inference import WholeAnswer
+
+_NOT_SUMMED = ("x-compute-type", "x-compute-characters", "x-compute-time")
 
 
 def stream_headers(compute_type: str, num_characters: int) -> dict[str, str]:
@@ -30,6 +34,14 @@ def answer_headers(compute_type: str, num_characters: int, answer: WholeAnswer) 
         "x-prompt-tokens": str(answer.request.input_length),
         "x-generated-tokens": str(times.generated_tokens),
     }
+
+
+def summed_headers(compute_type: str, num_characters: int, answers: Sequence[WholeAnswer]) -> dict[str, str]:
+    """Of the answers to several prompts together; TGI leaves out the seconds."""
+    each = [answer_headers(compute_type, num_characters, answer) for answer in answers]
+    names = [name for name in each[0] if name not in _NOT_SUMMED]
+    sums = {name: str(sum(int(headers[name]) for headers in each)) for name in names}
+    return {"x-compute-type": compute_type, "x-compute-characters": str(num_characters), **sums}
 
 
 def _milliseconds(seconds: float) -> str:

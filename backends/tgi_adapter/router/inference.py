@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from pageport.backends.tgi_adapter.generation import GeneratedText, PrefillToken, TokenEvent
 from pageport.backends.tgi_adapter.parameters import GenerationParameters
 from pageport.backends.tgi_adapter.router.schemas import GenerateParameters
 from pageport.core import Grammar, SamplingParams, ServiceClass
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +145,7 @@ class Inference(Protocol):
         ...
 
 
-async def all_of(answers: Iterable[Coroutine[Any, Any, WholeAnswer]]) -> list[WholeAnswer]:
+async def all_of(answers: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Answers that are made at the same time, in their order. The first that fails ends the others, and is raised."""
     try:
         async with asyncio.TaskGroup() as group:

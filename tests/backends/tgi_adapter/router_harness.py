@@ -27,15 +27,6 @@ _NUMBERS = {
 }
 
 
-# Paths whose answers, or some of them, are made by the OpenAI routes.
-_OPENAI = ("/v1/", "/chat_tokenize", "/invocations", "/vertex", "/api-doc/")
-
-
-def is_native(path: str) -> bool:
-    """Whether TGI's own routes answer it alone."""
-    return not path.startswith(_OPENAI)
-
-
 @dataclass(frozen=True)
 class Replayed:
     """A case and what came of it."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from asgi_call import AsgiCall
-from router_harness import is_native, recorded_settings
+from router_harness import recorded_settings
 from scripted_engine import ScriptedEngine
 from starlette.types import ASGIApp
 from tokenizers import Tokenizer
@@ -31,7 +31,7 @@ def key_of(case: dict[str, Any]) -> str:
 
 
 async def test_all_at_once(tokenizer: Tokenizer, demo_model: Path) -> None:
-    cases = [case for case in load_timelines() if all(map(is_native, paths_of(case)))]
+    cases = load_timelines()
     supersets = load_supersets("http-timelines")
     answers = await asyncio.gather(*(replay(case, tokenizer, demo_model) for case in cases))
     problems, equal, superset = [], 0, set()
@@ -45,10 +45,6 @@ async def test_all_at_once(tokenizer: Tokenizer, demo_model: Path) -> None:
     assert not problems, "\n".join(problems)
     assert superset == set(supersets)
     print(f"http-timelines: {len(cases)} replayed, {equal} equal, {len(superset)} superset")
-
-
-def paths_of(case: dict[str, Any]) -> list[str]:
-    return [client["request"].get("get") or client["request"]["path"] for client in case["clients"]]
 
 
 async def replay(case: dict[str, Any], tokenizer: Tokenizer, folder: Path) -> list[AsgiCall]:
