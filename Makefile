@@ -42,5 +42,5 @@ setup:
 	@scripts/setup.sh
 
 clean:
-	rm -rf .venv .setup.lock build dist *.egg-info reports .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf .venv .venv-clients .setup.lock build dist *.egg-info reports .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -13,7 +13,7 @@ say() { printf 'setup: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
 
 # What the environment was made from, and where: a moved or changed checkout is set up again.
-fingerprint() { { pwd -P; cat pyproject.toml setup.py constraints.txt scripts/setup.sh; } | sha256sum; }
+fingerprint() { { pwd -P; cat pyproject.toml setup.py constraints.txt scripts/setup.sh tests/clients/requirements.txt; } | sha256sum; }
 
 ready() { [[ -x $VENV/bin/pageport && -f $STAMP && $(<"$STAMP") == "$(fingerprint)" ]]; }
 
@@ -85,6 +85,16 @@ install() {
         die "the packages could not be installed: check the network and pip's index settings"
 }
 
+# What the tests call the servers with; see tests/clients/requirements.txt. A hundred megabytes, without torch.
+install_clients() {
+    local clients=.venv-clients
+    say "installing the client libraries that the tests use into $clients"
+    "$VENV/bin/python" -m venv --clear "$clients"
+    "$VENV/bin/python" -m uv pip install --quiet --python "$clients/bin/python" -r tests/clients/requirements.txt ||
+        "$clients/bin/python" -m pip install --quiet -r tests/clients/requirements.txt ||
+        die "the client libraries could not be installed: check the network and pip's index settings"
+}
+
 # mypy cannot follow the import hooks of an editable install: it reads the tree through links.
 link_for_typing() {
     mkdir -p "$VENV/typing/pageport"
@@ -103,6 +113,7 @@ main() {
     check_machine "$python"
     make_venv "$python"
     install
+    install_clients
     link_for_typing
     fingerprint >"$STAMP"
     say "ready"
