@@ -2,9 +2,9 @@
 
     python scripts/convert_tgi_transcripts.py RECORDINGS [tests/data/tgi]
 
-RECORDINGS holds the `http-*.jsonl`, `rpc-*.jsonl` and `metrics.jsonl` files. What is kept of a case: its request, what
-the scripted engine plays, status, headers, the structure of the answer with its values, and the parameters that reached
-the engine. What is dropped: the wording of messages, and what differs from run to run. See tests/data/tgi/README.md.
+RECORDINGS holds the `http-*.jsonl`, `rpc-*.jsonl`, `model-folders.jsonl` and `metrics.jsonl` files. What is kept of a
+case: its request, what the scripted engine plays, status, headers, the structure of the answer with its values, and the
+parameters and templated prompts that reached the engine. What is dropped: the wording of messages, and what differs from run to run. See tests/data/tgi/README.md.
 """
 
 from __future__ import annotations
@@ -69,6 +69,15 @@ def timeline_case(case: dict[str, Any], setting: dict[str, Any]) -> dict[str, An
         for client in clients
     ]
     return kept
+
+
+def folder_cases(folder: dict[str, Any]) -> list[dict[str, Any]]:
+    """The answers of a router over one kind of model folder; those that it gave."""
+    answers = [answer for answer in folder.get("answers", ()) if answer["response"]["status"]]
+    return [
+        {"folder": folder["name"], **http_case({**answer, "name": f"{folder['name']} · {answer['name']}"})}
+        for answer in answers
+    ]
 
 
 def _timeline_answer(answer: dict[str, Any]) -> dict[str, Any]:
@@ -151,7 +160,16 @@ def _engine_request(request: dict[str, Any]) -> dict[str, Any]:
     if grammar is not None:
         parameters["has_grammar"] = True
     parameters.pop("grammar_type", None)
+    if not request.get("add_special_tokens"):
+        kept["prompt"] = _cut(request["inputs"])
     return {**kept, "parameters": parameters, "stopping": request["stopping_parameters"]}
+
+
+def _cut(text: Any) -> Any:
+    """What was recorded of a prompt: all of it, or its two ends and its length."""
+    if isinstance(text, str):
+        return text
+    return {"head": text["_head"], "tail": text["_tail"], "length": text["_str_len"]}
 
 
 def _shortened(value: Any) -> Any:
@@ -199,6 +217,8 @@ def main(recordings: Path, target: Path) -> None:
     for path in sorted(recordings.glob("http-*.jsonl")):
         _, cases = _read(path)
         _write(target / path.name, [http_case(case) for case in cases])
+    _, folders = _read(recordings / "model-folders.jsonl")
+    _write(target / "model-folders.jsonl", [case for folder in folders for case in folder_cases(folder)])
     timelines = []
     for path in sorted(recordings.glob("rpc-*.jsonl")):
         setting, cases = _read(path)

@@ -88,9 +88,10 @@ class Script:
 
 @dataclass(eq=False)
 class Submitted:
-    """One request as the engine got it."""
+    """One request as the engine got it; `prompt` is the text of its tokens."""
 
     request_id: str
+    prompt: str
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams
     service_class: ServiceClass
@@ -275,8 +276,9 @@ class ScriptedEngine:
         service_class: ServiceClass = ServiceClass.REALTIME,
     ) -> AsyncIterator[RequestOutput]:
         ids = self._tokenizer.encode(prompt).ids if isinstance(prompt, str) else prompt
+        text = self._tokenizer.decode(ids, skip_special_tokens=False)
         request = Submitted(
-            request_id or f"scripted-{next(self._numbers)}", tuple(ids), sampling, service_class
+            request_id or f"scripted-{next(self._numbers)}", text, tuple(ids), sampling, service_class
         )
         script = self._queue.popleft() if self._queue else self._default
         self.submitted.append(request)

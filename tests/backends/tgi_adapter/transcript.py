@@ -32,6 +32,7 @@ class Case:
         flags: of the router, as on its command line.
         scripts: what the engine plays, by order of arrival; one plays for all.
         engine: parameters of each request that reached the engine; None: not recorded.
+        folder: the kind of model folder; empty: the demo model's own.
     """
 
     file: str
@@ -42,6 +43,7 @@ class Case:
     environment: dict[str, str] = field(default_factory=dict)
     scripts: tuple[Script, ...] = ()
     engine: list[dict[str, Any]] | None = None
+    folder: str = ""
 
     @property
     def headers(self) -> dict[str, str]:
@@ -86,6 +88,7 @@ def load_cases(file: str) -> list[Case]:
             line.get("environment", {}),
             read_scripts(line),
             line.get("engine"),
+            line.get("folder", ""),
         )
         for line in lines
     ]
@@ -226,9 +229,22 @@ def engine_differences(case: Case, submitted: list[Submitted]) -> Iterator[str]:
         yield f"engine: {len(submitted)} requests, recorded {len(recorded)}"
     seed_given = '"seed"' in json.dumps(case.request)
     for number, (wanted, request) in enumerate(zip(recorded, submitted, strict=False)):
+        if "prompt" in wanted and not _is_prompt(wanted["prompt"], request.prompt):
+            yield f"engine request {number}: prompt {request.prompt!r}, recorded {wanted['prompt']!r}"
+    for number, (wanted, request) in enumerate(zip(recorded, submitted, strict=False)):
         for name, (value, given) in _engine_values(wanted, request, seed_given=seed_given).items():
             if value != given and not (isinstance(value, float) and math.isclose(value, given, rel_tol=1e-6)):
                 yield f"engine request {number}: {name} {given!r}, recorded {value!r}"
+
+
+def _is_prompt(recorded: str | dict[str, Any], text: str) -> bool:
+    if isinstance(recorded, str):
+        return text == recorded
+    return (
+        text.startswith(recorded["head"])
+        and text.endswith(recorded["tail"])
+        and len(text) == recorded["length"]
+    )
 
 
 def _engine_values(
