@@ -136,18 +136,17 @@ class Generation:
             output.stop_reason = token if token in params.stop_token_ids else None
             # The stop token is in `token_ids`; its text is not part of the answer.
             output.text = self.text.flush()
-            if params.token_texts:
-                output.token_texts = [output.text + self.text.push(token, may_stop=False).text]
-            return
-        delta = self.text.push(token, may_stop=may_stop)
-        output.text = delta.text
-        if delta.stop_string is not None:
-            output.finish_reason, output.stop_reason = FinishReason.STOP, delta.stop_string
-        elif count >= self.max_output_tokens:
-            output.finish_reason = FinishReason.LENGTH
-            output.text += self.text.flush()
+            delta = self.text.push(token, may_stop=False)
+        else:
+            delta = self.text.push(token, may_stop=may_stop)
+            output.text = delta.text
+            if delta.stop_string is not None:
+                output.finish_reason, output.stop_reason = FinishReason.STOP, delta.stop_string
+            elif count >= self.max_output_tokens:
+                output.finish_reason = FinishReason.LENGTH
+                output.text += self.text.flush()
         if params.token_texts:
-            output.token_texts = [output.text]
+            output.token_texts = [delta.token_text]
 
     def _is_stop_token(self, token: int) -> bool:
         params = self.sampling.params

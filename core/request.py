@@ -89,8 +89,9 @@ class RequestOutput:
 
     Attributes:
         index: which of the request's `n` sequences.
-        token_texts: where asked for, the text that each token added, one entry a token; "" where a token only began
-            a character.
+        token_texts: where asked for, the text that each token added, one entry a token, held back or not: "" where a
+            token only began a character. Special tokens, the end token among them, have a text here where they are
+            not skipped.
         finish_reason: None while the sequence goes on; the request ends with its last sequence.
         stop_reason: the stop string or stop token id that ended it; None for end-of-sequence.
         prompt_logprobs: only on the first output of sequence 0, one entry a prompt token; the first is None.

@@ -55,24 +55,24 @@ class PenaltyStyle(enum.StrEnum):
     """Whose formula the frequency penalty follows."""
 
     COUNT = "count"  # OpenAI and vLLM: penalty * count, over the output
-    SHARE = "share"  # TGI's paged path: penalty * count / length
+    SHARE = "share"  # TGI: penalty * count / length, over prompt and output
 
 
 class LogprobsMode(enum.StrEnum):
     """Which scores log-probabilities are taken from."""
 
     RAW = "raw"  # the model's own
-    PROCESSED = (
-        "processed"  # after everything that changes or removes scores; impossible tokens are not listed,
-    )
-    # and tokens that tie with the last one listed are listed too
+    # After everything that changes or removes scores. Impossible tokens are not listed; tokens that are as likely as
+    # the last one listed are listed too.
+    PROCESSED = "processed"
 
 
 class StopMatch(enum.StrEnum):
     """Where a stop string counts, and what becomes of its text."""
 
     ANYWHERE = "anywhere"  # the text ends before it, in the middle of a token too
-    AT_TOKEN_END = "at_token_end"  # only where the text so far ends with it; it stays in the text
+    # Only where a token ends with it, or with it and a line break; it stays in the text.
+    AT_TOKEN_END = "at_token_end"
 
 
 StringList = Annotated[tuple[str, ...], BeforeValidator(_one_string_as_list)]

@@ -18,10 +18,17 @@ _BROKEN = "\N{REPLACEMENT CHARACTER}"
 
 
 class TextDelta(NamedTuple):
-    """Text that may be shown now, and the stop string that ended the text, if one did."""
+    """What one token brings.
+
+    Attributes:
+        text: what may be shown now.
+        stop_string: the one that ended the text, if one did.
+        token_text: what the token itself added, held back or not.
+    """
 
     text: str
     stop_string: str | None = None
+    token_text: str = ""
 
 
 class TextStream:
@@ -55,29 +62,30 @@ class TextStream:
         self._include_stop_string = include_stop_string
         self._held = ""
         self._at_token_end = stop_match is StopMatch.AT_TOKEN_END
-        self._tail = (
-            ""  # the end of the text, as long as the longest stop string; only kept where it is looked at
-        )
-        self._tail_length = max(map(len, self._stop), default=0)
+        self._tail = ""  # the end of the text, where it is looked at
+        self._tail_length = (
+            max(map(len, self._stop), default=0) + 1
+        )  # the longest stop string and a line break
 
     def push(self, token: int, *, may_stop: bool = True) -> TextDelta:
         """Add one token. `may_stop=False`: stop strings that it completes are ordinary text (min_tokens)."""
-        text = self._decoder.step(self._tokenizer, token) or ""
+        added = self._decoder.step(self._tokenizer, token) or ""
         if self._at_token_end:
-            return TextDelta(text, self._stop_at_end(text) if may_stop else None)
-        self._held += text
+            stop_string = self._stop_at_end(added)
+            return TextDelta(added, stop_string if may_stop else None, added)
+        self._held += added
         if not may_stop:
-            return TextDelta(self.flush())
+            return TextDelta(self.flush(), None, added)
         match = self._first_stop()
         if match is not None:
             position, stop = match
             end = position + (len(stop) if self._include_stop_string else 0)
             text, self._held = self._held[:end], ""
-            return TextDelta(text, stop)
+            return TextDelta(text, stop, added)
         keep = self._possible_stop_length()
         text = self._held[: len(self._held) - keep]
         self._held = self._held[len(self._held) - keep :]
-        return TextDelta(text)
+        return TextDelta(text, None, added)
 
     def flush(self) -> str:
         """What is held back, once nothing more can come."""
@@ -85,11 +93,15 @@ class TextStream:
         return text
 
     def _stop_at_end(self, text: str) -> str | None:
-        """The first listed stop string that the text now ends with, if this token added to it."""
+        """The first listed stop string that the text now ends with, if this token added to it.
+
+        As in TGI, a line break may follow it: one token can be a full stop and the end of the line.
+        """
         if not self._stop or not text:
             return None
         self._tail = (self._tail + text)[-self._tail_length :]
-        return next((stop for stop in self._stop if self._tail.endswith(stop)), None)
+        ends = (self._tail, self._tail.removesuffix("\n"))
+        return next((stop for stop in self._stop if any(end.endswith(stop) for end in ends)), None)
 
     def _first_stop(self) -> tuple[int, str] | None:
         """The stop string that occurs first; of those at one place, the one listed first."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 
 from pageport.core.sampling.batch import RandomRows
@@ -13,6 +15,18 @@ from pageport.core.sampling.weights import draw, integer_weights
 
 # Tokens of each row looked at first. The filters seldom keep more of a natural text's distribution.
 _LEADING = 256
+
+
+class Passed(NamedTuple):
+    """The tokens of one row that its filters left, likeliest first.
+
+    Attributes:
+        token_ids: int64 [n].
+        logits: float32 [n], finite.
+    """
+
+    token_ids: torch.Tensor
+    logits: torch.Tensor
 
 
 def draw_unfiltered(logits: torch.Tensor, peaks: torch.Tensor, rows: RandomRows) -> torch.Tensor:
@@ -33,21 +47,20 @@ def draw_unfiltered(logits: torch.Tensor, peaks: torch.Tensor, rows: RandomRows)
 
 def draw_filtered(
     logits: torch.Tensor, peaks: torch.Tensor, rows: RandomRows
-) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
+) -> tuple[torch.Tensor, dict[int, Passed]]:
     """Draw from the tokens that pass the filters, likeliest first; arguments as `draw_unfiltered`.
 
     All rows' likeliest tokens are looked at together. A row whose filters may keep more than those is then
     ranked by itself; which way a row goes does not change what is drawn.
 
-    Returns: int64 [N], token ids; and for rows that report processed log-probabilities the ids that passed, likeliest
-        first.
+    Returns: int64 [N], token ids; and what passed in rows that report processed log-probabilities.
     """
     draws = _FilteredDraws(logits, peaks, rows)
     everyone = torch.arange(len(logits), device=logits.device)
     token_ids, sure = draws.from_ranking(rank_leading(logits, _LEADING), everyone)
     for row in (~sure).nonzero():
         token_ids[row], _ = draws.from_ranking(draws.rank_candidates(int(row)), row)
-    return token_ids, draws.kept
+    return token_ids, draws.passed
 
 
 class _FilteredDraws:
@@ -58,7 +71,7 @@ class _FilteredDraws:
         self._peaks = peaks
         self._rows = rows
         self._uniforms = rows.uniforms().to(logits.device)
-        self.kept: dict[int, torch.Tensor] = {}
+        self.passed: dict[int, Passed] = {}
         self._totals = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
         unbounded = rows.filters.unbounded.nonzero()[:, 0]
         for chunk in row_chunks(len(unbounded), logits.device):
@@ -79,22 +92,24 @@ class _FilteredDraws:
         weights = integer_weights(ranking.logits, self._peaks[some], self._rows.temperatures[some])
         cumulative = weights.cumsum(dim=-1)
         filters = self._rows.filters[some]
-        bounded, kept = count_kept(weights, cumulative, self._totals[some], filters)
-        known = filters.unbounded | (bounded < weights.shape[1])
-        sure = (known & (kept <= ranking.certain)) | ranking.complete
+        kept = count_kept(ranking.logits, weights, cumulative, self._totals[some], filters)
+        known = filters.unbounded | (kept.bounded < weights.shape[1])
+        sure = (known & (kept.drawn_from <= ranking.certain)) | ranking.complete
         for place, row in enumerate(some.tolist()):
             params = self._rows.states[row].params
             reports = reports_processed(params)
             if not sure[place] or not (reports or params.typical_p < 1.0):
                 continue
-            passed = ranking.token_ids[place, : int(kept[place])]
+            count = int(kept.listed[place])
+            passed = Passed(ranking.token_ids[place, :count], ranking.logits[place, :count])
             if params.typical_p < 1.0:  # row by row: it is rare
-                remaining = weights[place, : int(kept[place])]
+                remaining = weights[place, : int(kept.drawn_from[place])]
                 typical = torch.from_numpy(keep_typical(remaining.cpu().numpy(), params.typical_p))
                 cumulative[place, : len(typical)] = typical.cumsum(dim=-1).to(cumulative.device)
-                passed = passed[(typical > 0).to(passed.device)]
+                stays = (typical > 0).to(cumulative.device)
+                passed = Passed(*(values[: len(typical)][stays] for values in passed))
             if reports:
-                self.kept[row] = passed
-        totals = cumulative.gather(1, (kept - 1)[:, None])[:, 0]
+                self.passed[row] = passed
+        totals = cumulative.gather(1, (kept.drawn_from - 1)[:, None])[:, 0]
         places = draw(cumulative, totals, self._uniforms[some])
         return ranking.token_ids.gather(1, places[:, None])[:, 0], sure

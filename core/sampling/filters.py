@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -51,30 +52,52 @@ class FilterParams:
         return FilterParams(self.top_k[rows], self.top_p[rows], self.min_p[rows], self.unbounded[rows])
 
 
+class Kept(NamedTuple):
+    """How many leading tokens of each row's order are left, int64 [N] each.
+
+    Attributes:
+        bounded: after min-p and top-k. Where it is the whole width, the filters may keep more tokens than were seen.
+        drawn_from: after top-p too; always at least one.
+        listed: the same with tokens that pass, but are too unlikely to be ever drawn.
+    """
+
+    bounded: torch.Tensor
+    drawn_from: torch.Tensor
+    listed: torch.Tensor
+
+
 def count_kept(
-    weights: torch.Tensor, cumulative: torch.Tensor, totals: torch.Tensor, params: FilterParams
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """How many leading tokens of each row's order pass min-p, top-k and top-p: always at least one.
+    logits: torch.Tensor,
+    weights: torch.Tensor,
+    cumulative: torch.Tensor,
+    totals: torch.Tensor,
+    params: FilterParams,
+) -> Kept:
+    """How many leading tokens of each row's order pass min-p, top-k and top-p.
 
     - min-p (Nguyen et al., arXiv 2407.01082): probability at least `min_p` times the largest.
-    - top-k: the first k of the order; at equal logits the lower ids, where vLLM and Hugging Face keep all.
+    - top-k: the k likeliest, and all that are as likely as the last of them, as vLLM, TGI and Hugging Face do. But
+      top-k 1, which clients send to say "greedy", is one token: among equals the lowest id.
     - top-p (Holtzman et al., arXiv 1904.09751), over what the others left, renormalised: tokens before
       which less than `top_p` of the probability has been counted.
 
     Args:
-        weights, cumulative: int64 [N, C], in the row's order; `cumulative` are inclusive sums.
+        logits: float32 [N, C], in the row's order.
+        weights, cumulative: int64 [N, C], of the same tokens; `cumulative` are inclusive sums.
         totals: int64 [N], the weight of the whole vocabulary; only read for unbounded rows.
-
-    Returns: int64 [N] each: how many are kept after min-p and top-k, and after top-p too. Where the first
-        is C, the filters may keep more than the C tokens seen.
     """
     likely = ((weights > 0) & (weights >= (params.min_p * ONE)[:, None])).sum(dim=-1)
-    bounded = torch.minimum(likely, params.top_k)
+    kth = logits.gather(1, (params.top_k.clamp(max=logits.shape[1]) - 1)[:, None])
+    not_less = ((logits >= kth) & (logits > -torch.inf)).sum(dim=-1)
+    top = torch.where(params.top_k == 1, params.top_k, not_less)
+    bounded = torch.minimum(likely, top)
     reached = cumulative.gather(1, (bounded - 1)[:, None])[:, 0]
     remaining = torch.where(params.unbounded, totals, reached)
     before = cumulative - weights
     nucleus = (before < (params.top_p * remaining)[:, None]).sum(dim=-1)
-    return bounded, torch.minimum(bounded, nucleus)
+    drawn_from = torch.minimum(bounded, nucleus)
+    only_top_k = (params.min_p == 0) & (params.top_p >= 1)
+    return Kept(bounded, drawn_from, torch.where(only_top_k, top, drawn_from))
 
 
 def weight_floor(weights: torch.Tensor, params: SamplingParams) -> int:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from pageport.core.sampling.chunks import row_chunks
-from pageport.core.sampling.ranking import first_token_ids
+from pageport.core.sampling.ranking import first_token_ids, rank_all, rank_leading
 from pageport.core.sampling_params import LogprobsMode, SamplingParams
 
 
@@ -16,8 +18,7 @@ class TokenLogprobs(NamedTuple):
     """One position: the chosen token first, then the likeliest ones in descending order, each token once.
 
     Attributes:
-        ranks: 1 is the likeliest token; among equals the lower token id ranks first. 0: nobody asked how the chosen
-            token ranks (processed log-probabilities without alternatives).
+        ranks: 1 is the likeliest token; among equals the lower token id ranks first.
     """
 
     token_ids: list[int]
@@ -50,28 +51,27 @@ def _chunk_logprobs(
     listed = torch.cat([chosen, first_token_ids(logits, most)], dim=1) if most else chosen
     values = everything.gather(1, listed).tolist()
     return [
-        _position(tokens, row_values, rank, num)
+        _listed(tokens[0], row_values[0], rank, tokens[1 : num + 1], row_values[1 : num + 1])
         for tokens, row_values, rank, num in zip(
-            listed.tolist(), values, _ranks(logits, chosen).tolist(), nums, strict=True
+            listed.tolist(), values, _ranks(logits, chosen), nums, strict=True
         )
     ]
 
 
-def _ranks(logits: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
-    """[N], one plus the number of tokens that come before `token_ids` [N, 1] in the row's order."""
+def _ranks(logits: torch.Tensor, token_ids: torch.Tensor) -> list[int]:
+    """One plus the number of tokens that come before `token_ids` [N, 1] in each row's order.
+
+    On the CPU NumPy counts six times as fast as torch: 1 ms for 64 rows of 49,152.
+    """
     own = logits.gather(1, token_ids)
+    if logits.device.type == "cpu":
+        return [
+            1 + np.count_nonzero(row > value) + np.count_nonzero(row[:token] == value)
+            for row, value, token in zip(logits.numpy(), own.numpy(), token_ids[:, 0].tolist(), strict=True)
+        ]
     lower = torch.arange(logits.shape[1], device=logits.device) < token_ids
-    return 1 + ((logits > own) | ((logits == own) & lower)).sum(dim=-1)
-
-
-def _position(listed: list[int], values: list[float], rank: int, num: int) -> TokenLogprobs:
-    chosen, *leading = listed[: num + 1]
-    others = [place for place, token in enumerate(leading, start=1) if token != chosen]
-    return TokenLogprobs(
-        [chosen, *(listed[place] for place in others)],
-        [values[0], *(values[place] for place in others)],
-        [rank, *others],
-    )
+    ranks: list[int] = (1 + ((logits > own) | ((logits == own) & lower)).sum(dim=-1)).tolist()
+    return ranks
 
 
 def reports_raw(params: SamplingParams) -> bool:
@@ -85,7 +85,7 @@ def reports_processed(params: SamplingParams) -> bool:
 def processed_logprobs(
     scores: torch.Tensor, chosen_ids: Sequence[int], nums: Sequence[int]
 ) -> list[TokenLogprobs]:
-    """As `token_logprobs`, of scores that sampling parameters have changed.
+    """As `token_logprobs`, of what sampling parameters have made of the logits.
 
     Impossible tokens are not listed; tokens that are as likely as the last one listed are listed too.
 
@@ -95,38 +95,73 @@ def processed_logprobs(
     everything = torch.log_softmax(scores, dim=-1)
     chosen = torch.tensor(chosen_ids, device=scores.device)[:, None]
     own = everything.gather(1, chosen)[:, 0].tolist()
+    leading = _leading_with_equals(scores, everything, nums)
     return [
-        _with_alternatives(row, None, token, num) if num else TokenLogprobs([token], [value], [0])
-        for row, token, value, num in zip(everything, chosen_ids, own, nums, strict=True)
+        _listed(token, value, rank, *head)
+        for token, value, rank, head in zip(chosen_ids, own, _ranks(scores, chosen), leading, strict=True)
     ]
 
 
 def filtered_logprobs(
-    scores: torch.Tensor, token_ids: torch.Tensor, chosen_id: int, num: int
+    scores: npt.NDArray[np.float64], token_ids: npt.NDArray[np.int64], chosen_id: int, num: int
 ) -> TokenLogprobs:
     """As `processed_logprobs`, for one row of which only some tokens passed the filters.
 
     Args:
-        scores: float32 [n], of the tokens `token_ids` [n], divided by the temperature.
+        scores: [n], divided by the temperature, descending.
+        token_ids: [n], theirs.
     """
-    return _with_alternatives(torch.log_softmax(scores, dim=-1), token_ids, chosen_id, num)
+    values = scores - scores[0]
+    values -= np.log(np.exp(values).sum())
+    place = int((token_ids == chosen_id).nonzero()[0][0])
+    count = _count_with_equals(scores, num)
+    return _listed(
+        chosen_id, float(values[place]), place + 1, token_ids[:count].tolist(), values[:count].tolist()
+    )
 
 
-def _with_alternatives(
-    values: torch.Tensor, token_ids: torch.Tensor | None, chosen_id: int, num: int
+def _leading_with_equals(
+    scores: torch.Tensor, logprobs: torch.Tensor, nums: Sequence[int]
+) -> list[tuple[list[int], list[float]]]:
+    """For each row its `nums[row]` likeliest possible tokens and all that are as likely as the last of them.
+
+    Returns: N times token ids and their log-probabilities.
+    """
+    if not any(nums):
+        return [([], [])] * len(nums)
+    margin = 32  # logits from bfloat16 weights have many equals
+    ranking = rank_leading(scores, min(max(nums) + margin, scores.shape[1]))
+    ordered = ranking.logits.cpu().numpy()
+    token_ids = ranking.token_ids.tolist()
+    values = logprobs.gather(1, ranking.token_ids).tolist()
+    leading = []
+    for row, (num, certain) in enumerate(zip(nums, ranking.certain.tolist(), strict=True)):
+        count = _count_with_equals(ordered[row], num)
+        if count <= certain:
+            leading.append((token_ids[row][:count], values[row][:count]))
+        else:
+            whole = rank_all(scores[row : row + 1])
+            count = _count_with_equals(whole.logits[0].cpu().numpy(), num)
+            head = whole.token_ids[0, :count]
+            leading.append((head.tolist(), logprobs[row, head].tolist()))
+    return leading
+
+
+def _count_with_equals(descending: npt.NDArray[np.floating[Any]], num: int) -> int:
+    """How many entries are at least as large as the `num`th, and not -inf."""
+    if num == 0:
+        return 0
+    last = descending[min(num, len(descending)) - 1]
+    return int(np.count_nonzero((descending >= last) & (descending > -np.inf)))
+
+
+def _listed(
+    chosen_id: int, value: float, rank: int, token_ids: list[int], values: list[float]
 ) -> TokenLogprobs:
-    """One position from log-probabilities [n] of the tokens `token_ids` [n] (None: of the whole vocabulary)."""
-    ids = torch.arange(len(values), device=values.device) if token_ids is None else token_ids
-    own = float(values[chosen_id] if token_ids is None else values[ids == chosen_id][0])
-    places: list[tuple[float, int]] = []
-    if num:
-        threshold = values.topk(min(num, len(values))).values[-1]
-        listed = ((values >= threshold) & (values > -torch.inf)).nonzero()[:, 0]
-        places = sorted(zip((-values[listed]).tolist(), ids[listed].tolist(), strict=True))
-    above = int(((values > own) | ((values == own) & (ids < chosen_id))).sum())
-    others = [(-value, token, rank) for rank, (value, token) in enumerate(places, 1) if token != chosen_id]
+    """The chosen token, then the others of a ranking's head."""
+    others = [place for place, token in enumerate(token_ids) if token != chosen_id]
     return TokenLogprobs(
-        [chosen_id, *(token for _, token, _ in others)],
-        [own, *(value for value, _, _ in others)],
-        [above + 1, *(rank for _, _, rank in others)],
+        [chosen_id, *(token_ids[place] for place in others)],
+        [value, *(values[place] for place in others)],
+        [rank, *(place + 1 for place in others)],
     )

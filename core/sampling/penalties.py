@@ -24,8 +24,8 @@ def apply_penalties(logits: torch.Tensor, rows: Sequence[int], states: Sequence[
 
     Repetition (Keskar et al., CTRL, arXiv 1909.05858): over prompt and output, positive logits are divided
     by the penalty and others multiplied. Frequency and presence (OpenAI's API): over the output,
-    `logit -= frequency * count + presence * (count > 0)`. With `PenaltyStyle.SHARE` the frequency penalty follows TGI:
-    over prompt and output, `logit -= frequency * count / length`.
+    `logit -= frequency * count + presence * (count > 0)`. With `PenaltyStyle.SHARE` it is TGI's
+    `logit -= frequency * count / length`, and the count is over prompt and output.
 
     Args:
         logits: float32 [R, V].

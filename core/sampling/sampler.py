@@ -9,7 +9,8 @@ import torch
 
 from pageport.core.sampling.bans import apply_bans, apply_logit_bias
 from pageport.core.sampling.batch import Batch, RandomRows
-from pageport.core.sampling.draws import draw_filtered, draw_unfiltered
+from pageport.core.sampling.chunks import row_chunks
+from pageport.core.sampling.draws import Passed, draw_filtered, draw_unfiltered
 from pageport.core.sampling.grammar import apply_grammars
 from pageport.core.sampling.logprobs import (
     TokenLogprobs,
@@ -20,7 +21,7 @@ from pageport.core.sampling.logprobs import (
 from pageport.core.sampling.penalties import apply_penalties
 from pageport.core.sampling.ranking import most_likely, repair
 from pageport.core.sampling.state import SamplingState
-from pageport.core.sampling.watermark import apply_watermark
+from pageport.core.sampling.watermark import GreenLists, apply_watermark
 
 
 class SampledTokens(NamedTuple):
@@ -48,6 +49,7 @@ class Sampler:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._batch = Batch([], device)
+        self._green_lists = GreenLists()
 
     def sample(self, logits: torch.Tensor, states: Sequence[SamplingState]) -> SampledTokens:
         """Choose one token for each row.
@@ -65,7 +67,7 @@ class Sampler:
         if batch.biased:
             apply_logit_bias(logits, batch.biased.indices, batch.biased.states)
         if batch.watermarked:
-            apply_watermark(logits, batch.watermarked.indices, batch.watermarked.states)
+            apply_watermark(logits, batch.watermarked.indices, batch.watermarked.states, self._green_lists)
         if batch.penalised:
             apply_penalties(logits, batch.penalised.indices, batch.penalised.states)
         if batch.guided:
@@ -98,12 +100,12 @@ class Sampler:
             self._batch = Batch(states, self._device)
         return self._batch
 
-    def _choose(self, logits: torch.Tensor, batch: Batch) -> tuple[list[int], dict[int, torch.Tensor]]:
+    def _choose(self, logits: torch.Tensor, batch: Batch) -> tuple[list[int], dict[int, Passed]]:
         """Token ids, and for some filtered rows what passed the filters; see `draw_filtered`."""
         if len(batch.greedy.indices) == len(logits):
             return self._choose_greedy(logits, batch).tolist(), {}
         chosen = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
-        kept: dict[int, torch.Tensor] = {}
+        kept: dict[int, Passed] = {}
         if batch.greedy:
             rows = logits[batch.greedy.indices]
             chosen[batch.greedy.indices] = self._choose_greedy(rows, batch)
@@ -113,7 +115,7 @@ class Sampler:
         if batch.filtered.indices:
             rows, peaks = self._random_rows(logits, batch.filtered)
             chosen[batch.filtered.indices], passed = draw_filtered(rows, peaks, batch.filtered)
-            kept = {batch.filtered.indices[row]: token_ids for row, token_ids in passed.items()}
+            kept = {batch.filtered.indices[row]: tokens for row, tokens in passed.items()}
         return chosen.tolist(), kept
 
     def _random_rows(self, logits: torch.Tensor, group: RandomRows) -> tuple[torch.Tensor, torch.Tensor]:
@@ -148,28 +150,23 @@ class Sampler:
         logits: torch.Tensor,
         batch: Batch,
         token_ids: list[int],
-        kept: dict[int, torch.Tensor],
+        kept: dict[int, Passed],
         logprobs: list[TokenLogprobs | None],
     ) -> None:
-        whole = [
-            (row, state)
-            for row, state in zip(batch.with_processed.indices, batch.with_processed.states, strict=True)
-            if row not in kept
-        ]
         for row, passed in kept.items():
             params = batch.states[row].params
-            scores = logits[row, passed] / params.temperature
-            logprobs[row] = filtered_logprobs(scores, passed, token_ids[row], params.logprobs or 0)
-        if not whole:
-            return
-        indices = [row for row, _ in whole]
-        rows = logits if len(indices) == len(logits) else logits[indices]
-        temperatures = [1.0 if state.params.is_greedy else state.params.temperature for _, state in whole]
-        if any(temperature != 1.0 for temperature in temperatures):
-            rows = rows / torch.tensor(temperatures, device=rows.device)[:, None]
-        repair(rows, rows.amax(dim=-1), [state.fallback_token_id for _, state in whole])
-        positions = processed_logprobs(
-            rows, [token_ids[row] for row in indices], [state.params.logprobs or 0 for _, state in whole]
-        )
-        for row, position in zip(indices, positions, strict=True):
-            logprobs[row] = position
+            passed_scores = passed.logits.double().cpu().numpy() / params.temperature
+            logprobs[row] = filtered_logprobs(
+                passed_scores, passed.token_ids.cpu().numpy(), token_ids[row], params.logprobs or 0
+            )
+        whole = [row for row in batch.with_processed.indices if row not in kept]
+        for chunk in row_chunks(len(whole), logits.device):
+            rows = whole[chunk]
+            states = [batch.states[row] for row in rows]
+            temperatures = [1.0 if state.params.is_greedy else state.params.temperature for state in states]
+            scores = logits[rows] / torch.tensor(temperatures, device=logits.device)[:, None]
+            repair(scores, scores.amax(dim=-1), [state.fallback_token_id for state in states])
+            chosen = [token_ids[row] for row in rows]
+            nums = [state.params.logprobs or 0 for state in states]
+            for row, position in zip(rows, processed_logprobs(scores, chosen, nums), strict=True):
+                logprobs[row] = position

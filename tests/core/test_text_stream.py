@@ -91,9 +91,9 @@ def test_text_that_may_begin_a_stop_string_is_held_back_until_it_does_not() -> N
 def test_min_tokens_lets_a_stop_string_pass() -> None:
     stream = TextStream(TOKENIZER, PROMPT, stop=["b"])
     a, b = TOKENIZER.encode("ab").ids
-    assert stream.push(b, may_stop=False) == TextDelta("b")
-    assert stream.push(a) == TextDelta("a")
-    assert stream.push(b) == TextDelta("", "b")
+    assert stream.push(b, may_stop=False) == TextDelta("b", None, "b")
+    assert stream.push(a) == TextDelta("a", None, "a")
+    assert stream.push(b) == TextDelta("", "b", "b")
 
 
 @pytest.mark.parametrize(("skip", "expected"), [(True, "ab"), (False, "a<end>b")])
@@ -125,6 +125,7 @@ def test_a_prompt_that_ends_in_the_middle_of_a_character_stays_out_of_the_answer
         (["bc", "cd"], "abcde", ("abc", "bc")),
         (["xx"], "abxcx", ("abxcx", None)),
         (["é"], "aéb", ("aé", "é")),
+        (["b" * 300 + "c"], "b" * 301 + "cd", ("b" * 301 + "c", "b" * 300 + "c")),
     ],
 )
 def test_a_stop_string_at_a_tokens_end_stays_in_the_text(
@@ -139,6 +140,32 @@ def test_a_stop_string_inside_a_token_does_not_count_at_a_tokens_end() -> None:
     tokenizer = byte_tokenizer()
     tokenizer.add_tokens(["intelligence"])
     stream = TextStream(tokenizer, PROMPT, stop=["ntell"], stop_match=StopMatch.AT_TOKEN_END)
-    assert stream.push(tokenizer.token_to_id("intelligence")) == TextDelta("intelligence")
+    assert stream.push(tokenizer.token_to_id("intelligence")) == TextDelta(
+        "intelligence", None, "intelligence"
+    )
     elsewhere = TextStream(tokenizer, PROMPT, stop=["ntell"])
-    assert elsewhere.push(tokenizer.token_to_id("intelligence")) == TextDelta("i", "ntell")
+    assert elsewhere.push(tokenizer.token_to_id("intelligence")) == TextDelta("i", "ntell", "intelligence")
+
+
+@pytest.mark.parametrize(("token", "stops"), [(".\n", True), (".\n\n", False), (".", True), (".x", False)])
+def test_a_line_break_may_follow_a_stop_string_at_a_tokens_end(token: str, stops: bool) -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.add_tokens([token])
+    stream = TextStream(tokenizer, PROMPT, stop=["a."], stop_match=StopMatch.AT_TOKEN_END)
+    stream.push(tokenizer.encode("a").ids[0])
+    delta = stream.push(tokenizer.token_to_id(token))
+    assert delta == TextDelta(token, "a." if stops else None, token)
+
+
+def test_what_came_before_min_tokens_can_begin_a_stop_string() -> None:
+    stream = TextStream(TOKENIZER, PROMPT, stop=["bc"], stop_match=StopMatch.AT_TOKEN_END)
+    a, b, c = TOKENIZER.encode("abc").ids
+    assert [stream.push(token, may_stop=False).stop_string for token in (b, c, a, b)] == [None] * 4
+    assert stream.push(c).stop_string == "bc"
+
+
+def test_a_tokens_own_text_comes_with_it_even_where_text_is_held_back() -> None:
+    stream = TextStream(TOKENIZER, PROMPT, stop=["abc"])
+    deltas = push_all(stream, "xaé")
+    assert [delta.text for delta in deltas] == ["x", "", "", "aé"]
+    assert [delta.token_text for delta in deltas] == ["x", "a", "", "é"]
