@@ -4,7 +4,8 @@
 
 RECORDINGS holds the `http-*.jsonl`, `rpc-*.jsonl`, `model-folders.jsonl` and `metrics.jsonl` files. What is kept of a
 case: its request, what the scripted engine plays, status, headers, the structure of the answer with its values, and the
-parameters and templated prompts that reached the engine. What is dropped: the wording of messages, and what differs from run to run. See tests/data/tgi/README.md.
+parameters and templated prompts that reached the engine. What is dropped: the wording of messages, and what differs
+from run to run. See tests/data/tgi/README.md.
 """
 
 from __future__ import annotations

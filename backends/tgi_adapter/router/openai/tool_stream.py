@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import enum
+import json
+import re
 from dataclasses import dataclass
 
-from pageport.backends.tgi_adapter.router.openai.tools import try_parse_call
+from pageport.backends.tgi_adapter.router.openai.tools import FunctionCall, try_parse_call
 
-# What may follow the function's name in the text so far; without it and with the braces closed, it is a whole call.
-_AFTER_NAME = " \t\r\n,}"
+_NAME = re.compile(r'\s*\{\s*"function"\s*:\s*\{\s*"_name"\s*:\s*("(?:[^"\\]|\\.)*")')
 
 
 class ToolStreamState(enum.Enum):
@@ -42,36 +43,37 @@ class ToolCallReader:
     def __init__(self) -> None:
         self.state = ToolStreamState.BEFORE_NAME
         self._text = ""
-        self._comma_is_due = False
+        self._comma_is_due = True
 
     def push(self, text: str) -> ToolDelta | None:
         """The text of the next token; None: nothing to tell yet, or ever."""
         self._text += text
         if self.state is ToolStreamState.BEFORE_NAME:
             return self._look_for_name()
-        return self._arguments(text) if self.state is ToolStreamState.ARGUMENTS else None
+        if self.state is ToolStreamState.ARGUMENTS:
+            return ToolDelta(None, self._arguments(text))
+        return None
 
     def _look_for_name(self) -> ToolDelta | None:
-        head = self._text.rstrip(_AFTER_NAME)
-        call = try_parse_call(head + "}}")
-        if call is None:
+        found = _NAME.match(self._text)
+        if found is None:
             return None
-        if call.is_none:
+        try:
+            name: str = json.loads(found[1])
+        except ValueError:
+            return None
+        if FunctionCall(name, "").is_none:
             self.state = ToolStreamState.NO_TOOL
             return None
-        tail = self._text[len(head) :]
-        if "}" in tail:
-            self.state = ToolStreamState.COMPLETE
-            return ToolDelta(call.name, "{}")
         self.state = ToolStreamState.ARGUMENTS
-        self._comma_is_due = "," not in tail
-        return ToolDelta(call.name, "{")
+        return ToolDelta(name, "{" + self._arguments(self._text[found.end() :]))
 
-    def _arguments(self, text: str) -> ToolDelta:
-        if self._comma_is_due and text.strip():
+    def _arguments(self, text: str) -> str:
+        """Without the comma after the name, and without the brace that closes what is around the call."""
+        if self._comma_is_due and (rest := text.lstrip()):
             self._comma_is_due = False
-            text = text.lstrip().removeprefix(",")
+            text = rest.removeprefix(",")
         if "}" in text and try_parse_call(self._text) is not None:
             self.state = ToolStreamState.COMPLETE
             text = text.rstrip().removesuffix("}")
-        return ToolDelta(None, text)
+        return text
