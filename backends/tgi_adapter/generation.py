@@ -13,6 +13,8 @@ from pageport.core import FinishReason, PositionLogprobs, RequestOutput
 
 # Where a decoder treats the first token of a text in its own way, these tokens of the prompt go before it.
 _CONTEXT_TOKENS = 5
+# What a decoder writes for bytes that are no whole character.
+_BROKEN = "\N{REPLACEMENT CHARACTER}"
 
 
 class StopReason(enum.StrEnum):
@@ -117,11 +119,14 @@ class GenerationReader:
         return len(self._output_ids)
 
     def text(self) -> str:
-        """All the text so far, without special tokens."""
+        """All the text so far, without special tokens and without a character that is not complete."""
         decode = self._speller.tokenizer.decode
         context = self._prompt_ids[-_CONTEXT_TOKENS:]
-        before = decode(context, skip_special_tokens=True)
-        return decode(context + self._output_ids, skip_special_tokens=True)[len(before) :]
+        before: str = decode(context, skip_special_tokens=True)
+        if before.endswith(_BROKEN):  # what completes the character would stand at another place
+            context, before = [], ""
+        text: str = decode(context + self._output_ids, skip_special_tokens=True)
+        return text[len(before) :].rstrip(_BROKEN)
 
     def read(self, output: RequestOutput) -> list[TokenEvent]:
         """The events of one delta, in order.

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from pageport.core import (
     Grammar,
+    InvalidRequestError,
     LogprobsMode,
     PenaltyStyle,
     SamplingParams,
     StopMatch,
     Watermark,
+    parse_sampling_params,
 )
+
+# What the engine calls otherwise.
+_TGI_NAMES = {
+    "ignore_eos": "ignore_eos_token",
+    "logprobs": "top_n_tokens",
+    "max_tokens": "max_new_tokens",
+    "stop": "stop_sequences",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,25 +78,31 @@ class GenerationParameters:
         Raises:
             InvalidRequestError: a value that the engine cannot honour.
         """
-        return SamplingParams(
-            max_tokens=1 if self.stops_at_once else self.max_new_tokens,
-            temperature=self.temperature if self.is_sampled else 0.0,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            typical_p=self.typical_p,
-            repetition_penalty=self.repetition_penalty,
-            frequency_penalty=self.frequency_penalty,
-            penalty_style=PenaltyStyle.SHARE,
-            seed=self.seed,
-            logit_bias=self.logit_bias,
-            stop=tuple(stop for stop in self.stop_sequences if stop),
-            stop_match=StopMatch.AT_TOKEN_END,
-            ignore_eos=self.ignore_eos_token,
-            logprobs=self.top_n_tokens,
-            logprobs_mode=LogprobsMode.PROCESSED,
-            prompt_logprobs=0 if self.prefill_logprobs else None,
-            skip_special_tokens=False,
-            token_texts=True,
-            grammar=self.grammar,
-            watermark=self.watermark,
-        )
+        try:
+            return parse_sampling_params(self._engine_values())
+        except InvalidRequestError as error:
+            raise InvalidRequestError(_TGI_NAMES.get(error.field, error.field), error.problem) from None
+
+    def _engine_values(self) -> dict[str, Any]:
+        return {
+            "max_tokens": 1 if self.stops_at_once else self.max_new_tokens,
+            "temperature": self.temperature if self.is_sampled else 0.0,
+            "top_k": self.top_k,
+            "top_p": self.top_p,
+            "typical_p": self.typical_p,
+            "repetition_penalty": self.repetition_penalty,
+            "frequency_penalty": self.frequency_penalty,
+            "penalty_style": PenaltyStyle.SHARE,
+            "seed": self.seed,
+            "logit_bias": self.logit_bias,
+            "stop": tuple(stop for stop in self.stop_sequences if stop),
+            "stop_match": StopMatch.AT_TOKEN_END,
+            "ignore_eos": self.ignore_eos_token,
+            "logprobs": self.top_n_tokens,
+            "logprobs_mode": LogprobsMode.PROCESSED,
+            "prompt_logprobs": 0 if self.prefill_logprobs else None,
+            "skip_special_tokens": False,
+            "token_texts": True,
+            "grammar": self.grammar,
+            "watermark": self.watermark,
+        }
