@@ -91,14 +91,9 @@ class BatchStore:
         """Make one batch of several, under the first one's id.
 
         Raises:
-            UnknownBatchError: one of them is not here. The others are dropped: the router gives up all of them.
+            UnknownBatchError: one of them is not here; nothing has changed then.
         """
-        try:
-            first, *others = [self.get(batch_id) for batch_id in dict.fromkeys(batch_ids)]
-        except UnknownBatchError:
-            for batch_id in batch_ids:
-                self.drop(batch_id)
-            raise
+        first, *others = [self.get(batch_id) for batch_id in dict.fromkeys(batch_ids)]
         for other in others:
             first.join(other)
             del self._batches[other.id]

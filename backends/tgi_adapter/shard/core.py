@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Collection, Sequence
+import logging
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tokenizers import Tokenizer
@@ -16,6 +18,8 @@ from pageport.backends.tgi_adapter.shard.incoming import NewRequest
 from pageport.backends.tgi_adapter.shard.message_size import MAX_EVENT_BYTES
 from pageport.backends.tgi_adapter.shard.settings import ShardSettings
 from pageport.core import EngineClientProtocol
+
+logger = logging.getLogger("pageport.tgi")
 
 # The router's own request: can the model still generate? It comes in the middle of anything and leaves nothing.
 LIVENESS_ID = 2**64 - 1
@@ -88,18 +92,12 @@ class ShardCore:
         """
         if batch_id == LIVENESS_ID:
             return StepResult([(request.id, await self.run_alone(request)) for request in requests], None)
-        try:
+        with self._dropping_if_it_fails([batch_id] if cached_id is None else [batch_id, cached_id]):
             batch = self._batch_for(batch_id, requests, cached_id)
-        except ShardError:
-            self.batches.drop_all([batch_id] if cached_id is None else [batch_id, cached_id])
-            raise
-        for request in requests:
-            if request.id % self._settings.world_size == self._settings.rank:
-                batch.flows[request.id] = self._begin(request)
-            else:
-                batch.silent[request.id] = len(request.prompt_ids) + request.parameters.max_new_tokens
-        self.batches.put(batch)
-        return await self._step(batch, beside_others=True)
+            self.batches.put(batch)
+            for request in requests:
+                self._add(batch, request)
+            return await self._step(batch, beside_others=True)
 
     async def decode(self, batch_ids: Sequence[int]) -> StepResult:
         """Take what is new of these batches, which become one; waits until there is something.
@@ -107,13 +105,14 @@ class ShardCore:
         Raises:
             ShardError: one of the batches is unknown, or their only request failed. All of them are dropped.
         """
-        if not batch_ids:
-            raise ShardError(Fault.BATCH, "batches: no batch is named")
-        try:
-            batch = self.batches.join(batch_ids)
-        except UnknownBatchError as error:
-            raise ShardError(Fault.BATCH, f"batches: {error}") from None
-        return await self._step(batch, beside_others=False)
+        with self._dropping_if_it_fails(batch_ids):
+            if not batch_ids:
+                raise ShardError(Fault.BATCH, "batches: no batch is named")
+            try:
+                batch = self.batches.join(batch_ids)
+            except UnknownBatchError as error:
+                raise ShardError(Fault.BATCH, f"batches: {error}") from None
+            return await self._step(batch, beside_others=False)
 
     def filter(self, batch_id: int, request_ids: Collection[int]) -> HeldBatch | None:
         """Keep only these requests; None where nothing is left. Never raises: the router would not survive it."""
@@ -122,6 +121,7 @@ class ShardCore:
         except UnknownBatchError:
             return None
         batch.keep(request_ids)
+        self._news.notify()
         if batch.flows or batch.silent:
             return batch
         self.batches.forget(batch)
@@ -158,6 +158,17 @@ class ShardCore:
 
     # -- private -------------------------------------------------------------------------------------------
 
+    @contextmanager
+    def _dropping_if_it_fails(self, batch_ids: Sequence[int]) -> Iterator[None]:
+        """The router gives up all requests of a call that fails, or whose caller is gone, but does not clear all of its
+        batches.
+        """
+        try:
+            yield
+        except BaseException:
+            self.batches.drop_all(batch_ids)
+            raise
+
     def _batch_for(self, batch_id: int, requests: Sequence[NewRequest], cached_id: int | None) -> HeldBatch:
         """The batch that the new requests join: the cached one keeps its id. Raises ShardError."""
         try:
@@ -173,6 +184,13 @@ class ShardCore:
             )
         return batch
 
+    def _add(self, batch: HeldBatch, request: NewRequest) -> None:
+        """Of several ranks, one runs the request; the others hold its name."""
+        if request.id % self._settings.world_size == self._settings.rank:
+            batch.flows[request.id] = self._begin(request)
+        else:
+            batch.silent[request.id] = len(request.prompt_ids) + request.parameters.max_new_tokens
+
     def _begin(self, request: NewRequest) -> RequestFlow:
         flow = RequestFlow(request, self._speller, self._news.notify)
         task = flow.start(self._engine)
@@ -183,12 +201,8 @@ class ShardCore:
 
     async def _step(self, batch: HeldBatch, *, beside_others: bool) -> StepResult:
         """Wait for news, and take them. A batch without requests of this rank waits for nothing."""
-        try:
-            while batch.flows and not (batch.has_news() or (beside_others and self.batches.has_news())):
-                await self._news.wait()
-        except asyncio.CancelledError:
-            self.batches.drop(batch.id)  # the router is gone
-            raise
+        while batch.flows and not (batch.has_news() or (beside_others and self.batches.has_news())):
+            await self._news.wait()
         generations = self._take(batch)
         if batch.flows or batch.silent:
             return StepResult(generations, batch)
@@ -205,8 +219,8 @@ class ShardCore:
             room -= size
             if not events and flow.has_only_failed:
                 if is_alone:
-                    self.batches.forget(batch)
                     raise _error_of(flow)
+                logger.warning("request %d ends with an error: %s", request_id, flow.problem)
                 events = flow.take_problem(self._end_token)
             if events:
                 generations.append((request_id, events))

@@ -53,7 +53,7 @@ def read_engine_config(model: Path, flags: ServeFlags, environment: Mapping[str,
     """
     _check_quantization(model, flags.quantize)
     _check_environment(environment)
-    _name_what_has_no_effect(flags)
+    _name_what_has_no_effect(flags, environment)
     values: dict[str, Any] = {"model": model}
     if flags.dtype:
         values["dtype"] = flags.dtype
@@ -109,13 +109,15 @@ def _check_environment(environment: Mapping[str, str]) -> None:
         )
 
 
-def _name_what_has_no_effect(flags: ServeFlags) -> None:
+def _name_what_has_no_effect(flags: ServeFlags, environment: Mapping[str, str]) -> None:
     if flags.kv_cache_dtype and flags.kv_cache_dtype != "auto":
         logger.warning("--kv-cache-dtype %s: the KV cache keeps the model's own type", flags.kv_cache_dtype)
     if flags.speculate:
         logger.warning("--speculate %d: no tokens are speculated", flags.speculate)
     if flags.trust_remote_code:
         logger.warning("--trust-remote-code: code that comes with a model is never run")
+    if environment.get("DISABLE_CUSTOM_KERNELS"):
+        logger.warning("--disable-custom-kernels: no effect; PAGEPORT_KERNEL_BACKEND chooses kernels")
     if flags.otlp_endpoint:
         logger.warning("--otlp-endpoint: the shard sends no traces; the router's go on")
 

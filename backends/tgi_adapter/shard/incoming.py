@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import ValidationError
 from tokenizers import Tokenizer
 
 from pageport.backends.tgi_adapter.parameters import GenerationParameters
@@ -40,10 +39,6 @@ def read_request(request: Any, tokenizer: Tokenizer, settings: ShardSettings) ->
     try:
         parameters = _parameters(request, settings)
         prompt_ids = _prompt(request, tokenizer)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        return NewRequest(request.id, problem=f"{place}: {first['msg']} (given: {first['input']!r:.100})")
     except (PageportError, ValueError) as error:
         return NewRequest(request.id, problem=str(error))
     if not prompt_ids:

@@ -183,6 +183,6 @@ class Servicer:
 
 
 async def _abort(context: Context, error: ShardError) -> NoReturn:
-    logger.error("%s", error)
+    logger.log(logging.WARNING if error.fault is Fault.REQUEST else logging.ERROR, "a call fails: %s", error)
     await context.abort(_STATUS[error.fault], str(error))
     raise error  # abort has raised already

@@ -125,8 +125,8 @@ async def test_what_nobody_foresaw_ends_one_request(shard: Shard, caplog: pytest
     [
         ({"parameters": {"temperature": -1.0}}, "temperature: "),
         ({"parameters": {"top_p": 7.0}}, "top_p: "),
-        ({"max_new_tokens": 0}, "max_tokens: "),
-        ({"top_n_tokens": 1000}, "logprobs: "),
+        ({"max_new_tokens": 0}, "max_new_tokens: "),
+        ({"top_n_tokens": 1000}, "top_n_tokens: "),
         ({"text": "", "add_special_tokens": False}, "inputs: the prompt has no tokens"),
     ],
 )
@@ -162,6 +162,21 @@ async def test_a_failed_prefill_drops_the_batch_it_named(shard: Shard) -> None:
     assert words == "batch: the request ids [3] are not new, or not distinct"
     await until(lambda: shard.engine.submissions[0].aborted)
     assert shard.held_requests == []
+
+
+async def test_a_prefill_that_breaks_leaves_nothing(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    batch = await shard.started(3, request(3))
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(shard.server.core, "_begin", broken)
+    assert (await refused(shard.prefill(4, [request(4)], batch)))[0] == grpc.StatusCode.UNKNOWN
+    await until(lambda: shard.engine.submissions[0].aborted)
+    assert shard.held_requests == []
+    assert "ZeroDivisionError" in caplog.text
 
 
 async def test_a_prefill_on_an_unknown_batch_begins_nothing(shard: Shard) -> None:

@@ -196,6 +196,13 @@ def test_what_has_no_effect_is_named(model: Path, caplog: pytest.LogCaptureFixtu
     flags = ServeFlags(
         speculate=2, kv_cache_dtype="fp8_e5m2", trust_remote_code=True, otlp_endpoint="http://x"
     )
-    assert read_engine_config(model, flags, {}) == EngineConfig(model=model)
+    environment = {"DISABLE_CUSTOM_KERNELS": "True"}
+    assert read_engine_config(model, flags, environment) == EngineConfig(model=model)
     named = sorted(record.getMessage().split()[0].rstrip(":") for record in caplog.records)
-    assert named == ["--kv-cache-dtype", "--otlp-endpoint", "--speculate", "--trust-remote-code"]
+    assert named == [
+        "--disable-custom-kernels",
+        "--kv-cache-dtype",
+        "--otlp-endpoint",
+        "--speculate",
+        "--trust-remote-code",
+    ]
