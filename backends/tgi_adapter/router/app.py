@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 from pageport.backends.tgi_adapter.router.context import RouterContext
 from pageport.backends.tgi_adapter.router.native import NativeRoutes, native_routes
 from pageport.backends.tgi_adapter.router.openai.routes import OpenAiRoutes
+from pageport.backends.tgi_adapter.router.openapi import openapi_routes
 from pageport.backends.tgi_adapter.router.routing import make_routes
 from pageport.backends.tgi_adapter.router.sagemaker import cloud_routes
 from pageport.backends.tgi_adapter.router.security import ApiKey, Cors
@@ -37,6 +38,7 @@ def create_app(
     openai = OpenAiRoutes(context)
     specs = [*status_routes(context), *native_routes(native), *tokenize_routes(context)]
     specs += [*openai.specs, *cloud_routes(context, native, openai)]
+    specs += openapi_routes(strict=settings.strict)
     specs += docs_routes(specs)
     app = Starlette(
         routes=make_routes(specs, ApiKey(settings.api_key), settings.payload_limit),

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
-from scripted_engine import ScriptedEngine
+import uvicorn
+from scripted_engine import Script, ScriptedEngine
 from tokenizers import Tokenizer
 from transcript import Case, Reply, load_cases, replay
 
@@ -94,3 +97,23 @@ async def replay_file(
         async with running_router(settings, tokenizer, folder) as (client, engine):
             replayed += [Replayed(case, await replay(case, client, engine)) for case in cases]
     return replayed
+
+
+@contextmanager
+def serving(script: Script, tokenizer: Tokenizer, folder: Path) -> Iterator[str]:
+    """A router on a free port, in a thread."""
+    engine = ScriptedEngine(tokenizer)
+    engine.play(script)
+    app = create_app(recorded_settings(), engine, tokenizer, folder)
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
+    thread.start()
+    try:
+        while not server.started:
+            thread.join(0.01)
+            assert thread.is_alive(), "the router did not start"
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join()

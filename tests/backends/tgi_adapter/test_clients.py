@@ -6,22 +6,17 @@ refused what the library documents, what the library's documentation promises.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
-import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
-from router_harness import recorded_settings
-from scripted_engine import Script, ScriptedEngine
+from router_harness import serving
+from scripted_engine import Script
 from tokenizers import Tokenizer
-
-from pageport.backends.tgi_adapter.router.app import create_app
 
 ROOT = Path(__file__).parents[3]
 PYTHON = ROOT / ".venv-clients" / "bin" / "python"
@@ -32,26 +27,6 @@ STREAMED_CALL = ["get_weather", '{ "city": "Paris"}']  # the model's own spellin
 pytestmark = pytest.mark.skipif(
     not PYTHON.exists(), reason="the clients' environment was not made; see scripts/setup.sh"
 )
-
-
-@contextmanager
-def serving(script: Script, tokenizer: Tokenizer, folder: Path) -> Iterator[str]:
-    """A router on a free port, in a thread."""
-    engine = ScriptedEngine(tokenizer)
-    engine.play(script)
-    app = create_app(recorded_settings(), engine, tokenizer, folder)
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
-    thread.start()
-    try:
-        while not server.started:
-            thread.join(0.01)
-            assert thread.is_alive(), "the router did not start"
-        port = server.servers[0].sockets[0].getsockname()[1]
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.should_exit = True
-        thread.join()
 
 
 @pytest.fixture(scope="module")
