@@ -14,6 +14,8 @@ from starlette.types import Receive, Scope
 from pageport.backends.tgi_adapter.router.errors import BodyError, invalid
 from pageport.core import ServiceClass
 
+_MAX_DEPTH = 127
+
 SERVICE_CLASS_HEADER = "x-pageport-service-class"
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -39,12 +41,16 @@ class Call:
         """The body as JSON.
 
         Raises:
-            BodyError: 400, it is not JSON.
+            BodyError: 400, it is not JSON, or nested more deeply than TGI's reader goes.
         """
         try:
-            return orjson.loads(self.body)
+            value = orjson.loads(self.body)
         except orjson.JSONDecodeError as error:
             raise BodyError(400, f"the body is not JSON: {error}") from None
+        brackets = self.body.count(b"[") + self.body.count(b"{")
+        if brackets > _MAX_DEPTH and (depth := _depth(value)) > _MAX_DEPTH:
+            raise BodyError(400, f"the body: must be nested at most {_MAX_DEPTH} deep (given: {depth})")
+        return value
 
     def parse(self, model: type[Model]) -> Model:
         """The body as this model.
@@ -72,6 +78,15 @@ class Call:
     def trace_context(self) -> dict[str, str]:
         """The W3C trace headers."""
         return {name: self.headers[name] for name in ("traceparent", "tracestate") if name in self.headers}
+
+
+def _depth(value: Any) -> int:
+    """Of objects and lists in each other."""
+    level, depth = [value], 0
+    while level := [each for each in level if isinstance(each, dict | list)]:
+        depth += 1
+        level = [inner for each in level for inner in (each.values() if isinstance(each, dict) else each)]
+    return depth
 
 
 def read_model(model: type[Model], value: Any) -> Model:

@@ -61,7 +61,7 @@ def _decoded(schema: Any) -> Any:
         return schema
     try:
         return json.loads(schema)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise invalid(
             _FIELD, f"the text of the schema is not JSON: {error} (given: {schema!r:.100})"
         ) from None

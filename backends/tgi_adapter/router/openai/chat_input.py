@@ -13,7 +13,7 @@ from pageport.backends.tgi_adapter.router.errors import ErrorKind, RouterError, 
 from pageport.backends.tgi_adapter.router.inference import GenerateInput
 from pageport.backends.tgi_adapter.router.openai.chat_schemas import ChatRequest, Tool
 from pageport.backends.tgi_adapter.router.openai.choices import check_num_choices, seed_of_choice
-from pageport.backends.tgi_adapter.router.openai.messages import Message, compact_json
+from pageport.backends.tgi_adapter.router.openai.messages import Message, compact_json, is_number
 from pageport.backends.tgi_adapter.router.openai.tools import tool_grammar, tools_to_offer
 from pageport.backends.tgi_adapter.router.schemas import GenerateParameters, GrammarBody
 from pageport.backends.tgi_adapter.router.settings import RouterSettings
@@ -130,7 +130,7 @@ class ChatInputs:
 def next_call_id(messages: list[Message]) -> str:
     """The id of the next function call in a stream: one more than the last, where ids are numbers."""
     ids = [call.id for message in messages for call in message.calls]
-    if not all(each.isascii() and each.isdigit() for each in ids):
+    if not all(map(is_number, ids)):
         return str(uuid4())
     return str(max((int(each) + 1 for each in ids), default=0))
 

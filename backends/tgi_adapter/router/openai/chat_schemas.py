@@ -6,7 +6,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from pageport.backends.tgi_adapter.router.openai.messages import FunctionDefinition, Message, compact_json
+from pageport.backends.tgi_adapter.router.openai.messages import (
+    FunctionDefinition,
+    Message,
+    compact_json,
+    is_number,
+)
 from pageport.backends.tgi_adapter.router.schemas import Body, GrammarBody, UInt32, UInt64
 
 
@@ -47,7 +52,7 @@ class StreamOptions(Body):
 
 
 def _token_id(text: str) -> str:
-    if not (text.isascii() and text.isdigit()):
+    if not is_number(text):
         raise ValueError("must be the number of a token")
     return text
 

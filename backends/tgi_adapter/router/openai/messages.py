@@ -64,6 +64,9 @@ class ToolCall(Body):
         return {"id": self.id, "type": self.type, "function": self.function.dump()}
 
 
+# All of 64 bits and more; beyond some thousands Python refuses.
+_MOST_DIGITS = 20
+
 _TOOL_CALLS = TypeAdapter(list[ToolCall])
 
 
@@ -120,6 +123,11 @@ class Message(Body):
         if isinstance(self.tool_calls, list) and self.tool_calls:
             shown["tool_calls"] = [_decoded_call(call) for call in self.tool_calls]
         return shown
+
+
+def is_number(text: str) -> bool:
+    """Whether it is a whole number of ordinary size."""
+    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
 
 
 def compact_json(value: Any) -> str:
