@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 from llguidance import LLMatcher, LLParserLimits
@@ -14,12 +15,16 @@ from pageport.core.sampling_params import Grammar, GrammarKind
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
-# One spelling, that of Python's json module: a small model that may write any white space writes little else.
-_JSON_SPELLING: JsonCompileOptions = {
-    "whitespace_flexible": False,
-    "item_separator": ", ",
-    "key_separator": ": ",
-}
+# At most one space where JSON allows white space, as in the expressions that TGI's router makes of schemas: a small
+# model that may write any white space writes little else.
+_JSON_SPELLING: JsonCompileOptions = {"whitespace_pattern": "[ ]?"}
+
+# Where only one text can follow, the library would allow just the tokens that its tokenizer cuts that text into. Any
+# other tokens spell it as well, and TGI's log-probabilities count them in.
+_NO_FORCING = '%llguidance {"no_forcing": true}\n'
+
+# An escaped character, a class, or a repetition without a minimum.
+_NO_MINIMUM = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{,(\d+)\}", re.DOTALL)
 
 
 def parser_limits() -> LLParserLimits:
@@ -45,17 +50,24 @@ def translate(grammar: Grammar) -> str:
         InvalidRequestError: a schema is no JSON object.
     """
     if grammar.kind is GrammarKind.REGEX:
-        return LLMatcher.grammar_from_regex(grammar.source)
+        written = LLMatcher.grammar_from_regex(_with_minimum(grammar.source))
+        return f"{_NO_FORCING}{json.loads(written)['grammars'][0]['lark_grammar']}"
     try:
         schema: Any = json.loads(grammar.source)
         if not isinstance(schema, dict):
             raise refusal(grammar, "it must be a JSON object")
         close_objects(schema)
-        return LLMatcher.grammar_from_json_schema(schema, overrides=_JSON_SPELLING)
+        written = LLMatcher.grammar_from_json_schema(schema, overrides=_JSON_SPELLING)
+        return f"{_NO_FORCING}start: %json {json.dumps(json.loads(written)['grammars'][0]['json_schema'])}"
     except RecursionError:
         raise refusal(grammar, "it is nested too deeply") from None
     except ValueError as error:
         raise refusal(grammar, f"it is not JSON: {error}") from None
+
+
+def _with_minimum(expression: str) -> str:
+    """`x{,3}`, which TGI's router writes, as `x{0,3}`, which the library understands."""
+    return _NO_MINIMUM.sub(lambda match: f"{{0,{match[1]}}}" if match[1] else match[0], expression)
 
 
 def refusal(grammar: Grammar, problem: str) -> InvalidRequestError:
@@ -71,4 +83,7 @@ def _reason(problem: str) -> str:
     for line in problem.splitlines():
         if line.startswith("error: "):
             return line.removeprefix("error: ")
-    return problem.splitlines()[0].rpartition("(in regex): ")[2]
+    reason = problem.splitlines()[0]
+    for before in ("(in regex): ", "failed to compile JSON schema: "):
+        reason = reason.rpartition(before)[2]
+    return reason

@@ -20,7 +20,6 @@ from tokenizers import Tokenizer
 
 from pageport.core.errors import InvalidRequestError
 from pageport.core.grammar import parser_limits, refusal, translate
-from pageport.core.sampling.token_trie import build_token_trie
 from pageport.core.sampling_params import Grammar
 
 _REMEMBERED = 64
@@ -38,7 +37,7 @@ class GrammarCompiler:
         self._compiled: OrderedDict[Grammar, LLMatcher] = OrderedDict()
         # Some tenths of a second, beside whatever else an engine does as it starts.
         worker = ThreadPoolExecutor(1, thread_name_prefix="token-trie")
-        self._trie = worker.submit(build_token_trie, tokenizer, vocab_size, eos_token_ids)
+        self._trie = worker.submit(_build_token_trie, tokenizer, vocab_size, eos_token_ids)
         worker.shutdown(wait=False)
 
     def matcher(self, grammar: Grammar) -> GrammarMatcher:
@@ -124,3 +123,18 @@ def apply_grammars(logits: torch.Tensor, rows: list[int], matchers: list[Grammar
             np.copyto(logits[row].numpy(), -np.inf, where=mask)
         else:
             logits[row].masked_fill_(torch.from_numpy(mask).to(logits.device), -torch.inf)
+
+
+def _build_token_trie(tokenizer: Tokenizer, vocab_size: int, eos_token_ids: tuple[int, ...]) -> LLTokenizer:
+    """Each token's bytes in a trie: 0.2 s and 50 MB for 49,152 tokens. Special tokens are no text in it.
+
+    Raises:
+        ValueError: there is no end token, or the tokenizer is of a kind that llguidance does not know.
+    """
+    if not eos_token_ids:
+        raise ValueError("it has no end token")
+    return LLTokenizer(
+        tokenizer.to_str(),
+        n_vocab=max(vocab_size, tokenizer.get_vocab_size()),
+        eos_token=list(eos_token_ids),
+    )
