@@ -23,6 +23,7 @@ class StatsKeeper:
         self._prompt_tokens = 0
         self._generation_tokens = 0
         self._finished = 0
+        self._first_queries, self._first_hits = scheduler.prefix_queries, scheduler.prefix_hits
 
     def observe(self) -> None:
         """Note block usage after it changed."""
@@ -58,8 +59,8 @@ class StatsKeeper:
             peak_running=self._peak_running,
             peak_kv_blocks_used=self._peak_blocks,
             num_preemptions=self._scheduler.num_preemptions,
-            prefix_cache_queries=self._scheduler.prefix_queries,
-            prefix_cache_hits=self._scheduler.prefix_hits,
+            prefix_cache_queries=self._scheduler.prefix_queries - self._first_queries,
+            prefix_cache_hits=self._scheduler.prefix_hits - self._first_hits,
             prompt_tokens=self._prompt_tokens,
             generation_tokens=self._generation_tokens,
             finished_requests=self._finished,
