@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pageport.backends.triton_python.contract import UnsupportedRequestError
+from pageport.backends.triton_python.structured_outputs import read_structured_outputs
 from pageport.core import InvalidRequestError, SamplingParams, ServiceClass, parse_sampling_params
 
 SERVICE_CLASS = "service_class"
@@ -26,7 +27,8 @@ _SERVER_KEYS = frozenset(
     }
 )
 
-_NOT_SUPPORTED = ("lora_name", "structured_outputs", "guided_decoding")
+_NOT_SUPPORTED = ("lora_name",)
+_STRUCTURED_OUTPUTS = ("structured_outputs", "guided_decoding")  # the second is its older name
 
 # Names of vLLM's sampling parameters which this engine lacks, with the values at which they do nothing.
 _NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
@@ -85,4 +87,7 @@ def read_sampling(values: Mapping[str, Any]) -> SamplingParams:
     for name, neutral in _NEUTRAL_VALUES.items():
         if name in known and (value := known.pop(name)) not in neutral:
             raise UnsupportedRequestError(name, f"is not supported by this server (given: {value!r:.100})")
+    for name in _STRUCTURED_OUTPUTS:
+        if (value := known.pop(name, None)) is not None:
+            known["grammar"] = read_structured_outputs(name, value)
     return parse_sampling_params(known)

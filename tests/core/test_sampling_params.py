@@ -1,11 +1,21 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from pageport.core.errors import InvalidRequestError
-from pageport.core.sampling_params import SamplingParams, parse_sampling_params
+from pageport.core.sampling_params import (
+    Grammar,
+    GrammarKind,
+    LogprobsMode,
+    PenaltyStyle,
+    SamplingParams,
+    StopMatch,
+    Watermark,
+    parse_sampling_params,
+)
 
 
 def test_the_defaults_are_those_of_vllm() -> None:
@@ -67,6 +77,14 @@ def test_null_is_the_default() -> None:
         ({"logprobs": 21}, "logprobs"),
         ({"prompt_logprobs": -1}, "prompt_logprobs"),
         ({"beam_width": 3}, "beam_width"),
+        ({"grammar": "[0-9]"}, "grammar"),
+        ({"grammar": {"kind": "regexp", "source": "[0-9]"}}, "grammar"),
+        ({"grammar": {"kind": "regex"}}, "grammar"),
+        ({"watermark": {"gamma": 1.0}}, "watermark"),
+        ({"penalty_style": "squared"}, "penalty_style"),
+        ({"logprobs_mode": "cooked"}, "logprobs_mode"),
+        ({"stop_match": "nowhere"}, "stop_match"),
+        ({"token_texts": "some"}, "token_texts"),
     ],
     ids=str,
 )
@@ -75,3 +93,16 @@ def test_what_cannot_be_honoured_is_refused_by_name(values: dict[str, Any], fiel
         parse_sampling_params(values)
     assert caught.value.field.split(".")[0] == field
     assert caught.value.problem
+
+
+def test_what_is_made_of_parts_can_be_given_as_json() -> None:
+    given = """{"grammar": {"kind": "json_schema", "source": "{}"}, "watermark": {"delta": 1},
+        "logprobs_mode": "processed", "stop_match": "at_token_end", "penalty_style": "share", "token_texts": true}"""
+    assert parse_sampling_params(json.loads(given)) == SamplingParams(
+        grammar=Grammar(GrammarKind.JSON_SCHEMA, "{}"),
+        watermark=Watermark(0.5, 1.0),
+        logprobs_mode=LogprobsMode.PROCESSED,
+        stop_match=StopMatch.AT_TOKEN_END,
+        penalty_style=PenaltyStyle.SHARE,
+        token_texts=True,
+    )
