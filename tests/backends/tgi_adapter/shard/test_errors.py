@@ -10,6 +10,8 @@ from manual_engine import END, until
 from shard_client import Shard, refused, request, running_shard, texts
 
 from pageport.backends.tgi_adapter.pb import generate_v3_pb2 as v3
+from pageport.backends.tgi_adapter.shard.flow import RequestFlow
+from pageport.backends.tgi_adapter.shard.incoming import NewRequest
 from pageport.core import EngineDeadError, FinishReason, InvalidRequestError
 
 BAD_REGEX = InvalidRequestError("grammar", "the regex '(' is not closed")
@@ -168,15 +170,22 @@ async def test_a_prefill_that_breaks_leaves_nothing(
     shard: Shard, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     batch = await shard.started(3, request(3))
+    begin = shard.server.core._begin
 
-    def broken(*_: object) -> None:
-        raise ZeroDivisionError
+    def breaks_at_six(new: NewRequest) -> RequestFlow:
+        if new.id == 6:
+            raise ZeroDivisionError
+        return begin(new)
 
-    monkeypatch.setattr(shard.server.core, "_begin", broken)
-    assert (await refused(shard.prefill(4, [request(4)], batch)))[0] == grpc.StatusCode.UNKNOWN
-    await until(lambda: shard.engine.submissions[0].aborted)
+    monkeypatch.setattr(shard.server.core, "_begin", breaks_at_six)
+    call = shard.prefill(4, [request(5), request(6)], batch)
+    assert (await refused(call))[0] == grpc.StatusCode.UNKNOWN
+    call = shard.prefill(5, [request(5), request(6)])
+    assert (await refused(call))[0] == grpc.StatusCode.UNKNOWN
     assert shard.held_requests == []
     assert "ZeroDivisionError" in caplog.text
+    await until(lambda: all(submission.aborted for submission in shard.engine.submissions))
+    assert not shard.server.core._tasks
 
 
 async def test_a_prefill_on_an_unknown_batch_begins_nothing(shard: Shard) -> None:

@@ -22,6 +22,7 @@ from pageport.backends.tgi_adapter.generation import (
 from pageport.backends.tgi_adapter.pb import generate_v3_pb2 as v3
 from pageport.backends.tgi_adapter.shard.message_size import MAX_EVENT_BYTES, event_bytes, fitting
 from pageport.backends.tgi_adapter.shard.outgoing import write_generation
+from pageport.core import FinishReason
 
 ROUTERS_LIMIT = 4 * 2**20
 
@@ -99,13 +100,17 @@ async def test_long_prompts_come_in_several_answers(tmp_path: Path) -> None:
 async def test_tokens_that_piled_up_come_in_order(shard: Shard) -> None:
     batch = await shard.started(0, request(0, top_n_tokens=20, max_new_tokens=20_000))
     text = "0123456789" * 1500
-    shard.engine.submissions[0].emit(text)
+    shard.engine.submissions[0].emit(text, end=FinishReason.LENGTH)
     received = ""
     answers = 0
-    while len(received) < len(text):
+    while batch is not None:
         answer = await shard.decode(batch)
         assert answer.ByteSize() < ROUTERS_LIMIT
-        received += "".join(answer.generations[0].tokens.texts)
+        (generation,) = answer.generations
+        received += "".join(generation.tokens.texts)
         answers += 1
+        batch = answer.batch if answer.HasField("batch") else None
+        assert generation.HasField("generated_text") == (batch is None)
     assert received == text
+    assert generation.generated_text.text == "a" + text
     assert answers > 1

@@ -176,6 +176,15 @@ async def test_the_liveness_prefill_leaves_nothing(shard: Shard) -> None:
     assert texts(await decoding) == {0: ["b"]}
 
 
+async def test_the_liveness_prefill_waits_for_its_own_token(plain_shard: Shard) -> None:
+    await plain_shard.started(0, request(0))
+    plain_shard.engine.submissions[0].emit("b")
+    await until(plain_shard.server.core.batches.get(0).has_news)
+    call = plain_shard.prefill(LIVENESS, [request(LIVENESS, "liveness", max_new_tokens=1)])
+    (await plain_shard.engine.submitted(2))[1].emit("x", end=FinishReason.LENGTH)
+    assert texts(await call) == {LIVENESS: ["x"]}
+
+
 async def test_a_liveness_prefill_that_is_given_up_is_forgotten(shard: Shard) -> None:
     call = shard.prefill(LIVENESS, [request(LIVENESS, "liveness", max_new_tokens=1)])
     (probe,) = await shard.engine.submitted(1)
