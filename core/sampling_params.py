@@ -48,7 +48,7 @@ class Watermark:
     """
 
     gamma: float = Field(default=0.5, gt=0.0, lt=1.0)
-    delta: float = Field(default=2.0, allow_inf_nan=False)
+    delta: float = Field(default=2.0, ge=-1e4, le=1e4, allow_inf_nan=False)
 
 
 class PenaltyStyle(enum.StrEnum):
