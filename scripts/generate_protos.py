@@ -30,9 +30,7 @@ def generate(target: Path) -> None:
         stub = target / f"generate_{version}_pb2_grpc.py"
         text = stub.read_text("utf-8")
         absolute = f"import generate_{version}_pb2 as"
-        stub.write_text(
-            text.replace(absolute, f"from pageport.backends.tgi_adapter.pb {absolute}"), "utf-8"
-        )
+        stub.write_text(text.replace(absolute, f"from pageport.backends.tgi_adapter.pb {absolute}"), "utf-8")
 
 
 if __name__ == "__main__":
