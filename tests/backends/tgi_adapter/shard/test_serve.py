@@ -118,3 +118,34 @@ def test_the_reason_of_the_end_is_on_standard_error(
         tgi_server.main()
     assert exit_.value.code == 1
     assert capsys.readouterr().err == ("pageport: the engine died 3 times in a row before it could serve\n")
+
+
+def test_every_flag_is_taken_and_unknown_ones_are_named(
+    model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    served: list[tuple[EngineConfig, ShardSettings]] = []
+
+    async def remembers(config: EngineConfig, settings: ShardSettings) -> None:
+        served.append((config, settings))
+
+    monkeypatch.setattr(tgi_server, "serve_shard", remembers)
+    monkeypatch.setattr(tgi_server, "log_for_launcher", lambda *_, **__: None)
+    flags = (
+        "--uds-path /tmp/prefix --logger-level WARN --json-output --trust-remote-code --sharded --speculate 2 "
+        "--dtype bfloat16 --kv-cache-dtype fp8_e5m2 --revision main --otlp-endpoint http://x --otlp-service-name x "
+        "--max-input-tokens 200 --flag-of-tomorrow 3"
+    )
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("PAGEPORT_BLOCK_SIZE", "32")
+    monkeypatch.setattr(sys, "argv", ["text-generation-server", "serve", str(model), *flags.split()])
+    with pytest.raises(SystemExit) as exit_:
+        tgi_server.main()
+    assert exit_.value.code == 0
+    assert served == [
+        (
+            EngineConfig(model, dtype="bfloat16", block_size=32),
+            ShardSettings("/tmp/prefix", rank=1, world_size=2, block_size=32),
+        )
+    ]
+    assert "unknown arguments are left aside: --flag-of-tomorrow 3" in caplog.text
