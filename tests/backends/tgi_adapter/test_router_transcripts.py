@@ -7,26 +7,21 @@ from pathlib import Path
 import pytest
 from router_harness import replay_file
 from tokenizers import Tokenizer
-from transcript import Case, differences, load_supersets, unexpected
+from transcript import differences, load_supersets, unexpected
 
 FILES = ("http-native", "http-stream-and-compat", "http-flags", "http-openai")
 
 
-def served(case: Case) -> bool:
-    """The OpenAPI document has tests of its own."""
-    return not case.request["path"].startswith("/api-doc/")
-
-
 @pytest.mark.parametrize("file", FILES)
 async def test_strict_is_equal(file: str, tokenizer: Tokenizer, demo_model: Path) -> None:
-    replayed = await replay_file(file, tokenizer, demo_model, strict=True, only=served)
+    replayed = await replay_file(file, tokenizer, demo_model, strict=True)
     reports = [(each.case, differences(each.case, each.reply)) for each in replayed]
     assert not unexpected(reports), unexpected(reports)
 
 
 @pytest.mark.parametrize("file", FILES)
 async def test_equal_but_for_the_supersets(file: str, tokenizer: Tokenizer, demo_model: Path) -> None:
-    replayed = await replay_file(file, tokenizer, demo_model, strict=False, only=served)
+    replayed = await replay_file(file, tokenizer, demo_model, strict=False)
     supersets = load_supersets(file)
     reports = [
         (each.case, differences(each.case, each.reply))
