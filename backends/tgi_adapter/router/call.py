@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import orjson
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope
 
@@ -101,7 +102,13 @@ def read_model(model: type[Model], value: Any) -> Model:
         first = error.errors(include_url=False)[0]
         field = ".".join(str(part) for part in first["loc"]) or "the body"
         given = "" if first["type"] == "missing" else f" (given: {first['input']!r:.100})"
-        raise BodyError(422, f"{field}: {first['msg']}{given}") from None
+        raise BodyError(422, f"{field}: {_problem(first)}{given}") from None
+
+
+def _problem(error: ErrorDetails) -> str:
+    if error["type"] == "model_type":
+        return "must be a JSON object"
+    return str(error["ctx"]["error"]) if error["type"] == "value_error" else error["msg"]
 
 
 def require_json(headers: Headers) -> None:

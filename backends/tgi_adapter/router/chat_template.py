@@ -29,6 +29,8 @@ _log = logging.getLogger(__name__)
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 # TGI's template engine replaces these inside JSON, so that it can stand in HTML.
 _HTML_SAFE = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "'": "\\u0027"})
+# The content of messages is always one text here, also where a template expects parts.
+_FIRST_PART, _CONTENT = "messages[0]['content'][0]['text']", "messages[0]['content']"
 
 
 class Dialect(enum.Enum):
@@ -61,6 +63,8 @@ class ChatTemplate:
         self._strict = strict
         self._special_tokens = dict(special_tokens)
         environment = _environment(dialect)
+        if dialect is Dialect.TGI:
+            source = source.replace(_FIRST_PART, _CONTENT)
         try:
             self.uses_tools = "tools" in find_undeclared_variables(environment.parse(source))
             self._template = environment.from_string(source)
@@ -89,7 +93,7 @@ def load_chat_template(folder: Path, *, strict: bool) -> ChatTemplate | None:
     """The folder's template; None: it has none. With `strict`, only the files that TGI reads.
 
     Raises:
-        ConfigError: the template cannot be parsed.
+        ConfigError: the template cannot be read, or not parsed.
     """
     configuration = _read_json(folder / "tokenizer_config.json")
     special_tokens = _special_token_texts(configuration)
@@ -105,7 +109,11 @@ def load_chat_template(folder: Path, *, strict: bool) -> ChatTemplate | None:
     path = folder / "chat_template.jinja"
     if strict or not path.is_file():
         return None
-    return ChatTemplate(path.read_text(encoding="utf-8"), special_tokens, Dialect.TRANSFORMERS)
+    try:
+        source = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"chat_template: {path} is not text in UTF-8: {error}") from error
+    return ChatTemplate(source, special_tokens, Dialect.TRANSFORMERS)
 
 
 def local_now() -> datetime:

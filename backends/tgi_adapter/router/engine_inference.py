@@ -162,6 +162,7 @@ class EngineInference:
         try:
             yield
         except RouterError as error:
+            error.name_as(request.field_names)
             self._metrics.failed(error.kind)
             log_failed(request, error)
             if self._tracer is not None:

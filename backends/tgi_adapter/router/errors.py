@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -45,12 +46,29 @@ class ErrorKind(enum.Enum):
 
 
 class RouterError(Exception):
-    """An answer of the form `{"error": message, "error_type": kind}`."""
+    """An answer of the form `{"error": message, "error_type": kind}`.
 
-    def __init__(self, kind: ErrorKind, message: str) -> None:
-        super().__init__(message)
+    Args:
+        field: what of the request is wrong, where it is one thing; the message begins with it.
+    """
+
+    def __init__(self, kind: ErrorKind, problem: str, field: str | None = None) -> None:
+        super().__init__(kind, problem, field)
         self.kind = kind
-        self.message = message
+        self._problem = problem
+        self._field = field
+
+    def __str__(self) -> str:
+        return self.message
+
+    @property
+    def message(self) -> str:
+        return self._problem if self._field is None else f"{self._field}: {self._problem}"
+
+    def name_as(self, names: Mapping[str, str]) -> None:
+        """Where the client called the field something else."""
+        if self._field is not None:
+            self._field = names.get(self._field, self._field)
 
     @property
     def body(self) -> dict[str, str]:
@@ -59,7 +77,7 @@ class RouterError(Exception):
 
 def invalid(field: str, problem: str) -> RouterError:
     """A request that was understood and cannot be served: which field, and what is wrong with it."""
-    return RouterError(ErrorKind.VALIDATION, f"{field}: {problem}")
+    return RouterError(ErrorKind.VALIDATION, problem, field)
 
 
 class BodyError(Exception):

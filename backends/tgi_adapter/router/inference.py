@@ -30,6 +30,7 @@ class GenerateInput:
         grammar: one that the server made itself; it stands in place of the parameters' own.
         logit_bias: token id to addition.
         trace_context: the client's W3C trace headers.
+        field_names: what the client calls the parameters, where it has other names for them; for errors.
     """
 
     inputs: str
@@ -43,6 +44,7 @@ class GenerateInput:
     logit_bias: Mapping[int, float] | None = None
     service_class: ServiceClass = ServiceClass.REALTIME
     trace_context: Mapping[str, str] = field(default_factory=dict)
+    field_names: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,9 @@ class ChatRoutes:
             chat = self._inputs.make(call, request)
         identity = Identity.of(self._context.settings, request.model)
         if request.stream:
-            stream = ChatStream(self._context.inference, self._inputs, identity, call, request)
+            stream = ChatStream(
+                self._context.inference, self._inputs, identity, call, request, self._context.settings.strict
+            )
             return EventStream(stream.chunks(chat), stream_headers(self._compute_type, chat.num_characters))
         return await self._whole(call, request, chat, identity)
 

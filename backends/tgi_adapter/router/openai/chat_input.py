@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import uuid4
 
-from numpy import float32
+from numpy import errstate, float32
 
 from pageport.backends.tgi_adapter.router.call import Call
 from pageport.backends.tgi_adapter.router.chat_template import ChatTemplate, Dialect
@@ -26,6 +26,13 @@ _TOOL_PROMPT = (
     "name and its value}.Do not use variables.\n"
 )
 _LARGEST_BIAS = 100.0
+# What chat clients call the parameters that they set.
+_FIELD_NAMES = {
+    "inputs": "messages",
+    "max_new_tokens": "max_tokens",
+    "repetition_penalty": "presence_penalty + 2",
+    "top_n_tokens": "top_logprobs",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +86,7 @@ class ChatInputs:
         count = 1 if self._settings.strict else request.n or 1
         check_num_choices(count, self._settings)
         bias = self._logit_bias(request)
+        names = {**_FIELD_NAMES, "grammar": "tools" if tools else "response_format"}
         choices = tuple(
             GenerateInput(
                 inputs=prompt,
@@ -90,6 +98,7 @@ class ChatInputs:
                 logit_bias=bias,
                 service_class=call.service_class,
                 trace_context=call.trace_context,
+                field_names=names,
             )
             for index in range(count)
         )
@@ -129,7 +138,7 @@ class ChatInputs:
 
 def next_call_id(messages: list[Message]) -> str:
     """The id of the next function call in a stream: one more than the last, where ids are numbers."""
-    ids = [call.id for message in messages for call in message.calls]
+    ids = [call.id for message in messages for call in message.tool_calls]
     if not all(map(is_number, ids)):
         return str(uuid4())
     return str(max((int(each) + 1 for each in ids), default=0))
@@ -150,11 +159,9 @@ def _continued(prompt: str, last: Message, appended: str) -> str:
 
 def _parameters(request: ChatRequest, grammar: GrammarBody | None, seed: int | None) -> GenerateParameters:
     """TGI's reading of OpenAI's parameters."""
-    penalty = request.presence_penalty
     return GenerateParameters(
         temperature=request.temperature or None,
-        # TGI makes a repetition penalty of it, and moves the range of -2 to 2 to above 0.
-        repetition_penalty=None if penalty is None else float(float32(penalty) + float32(2.0)),
+        repetition_penalty=_repetition_penalty(request.presence_penalty),
         frequency_penalty=request.frequency_penalty,
         top_p=request.top_p,
         do_sample=request.temperature != 0.0,
@@ -166,3 +173,11 @@ def _parameters(request: ChatRequest, grammar: GrammarBody | None, seed: int | N
         grammar=grammar,
         adapter_id=None if request.model == "tgi" else request.model,
     )
+
+
+def _repetition_penalty(presence_penalty: float | None) -> float | None:
+    """TGI's: the range of -2 to 2 is moved to above 0."""
+    if presence_penalty is None:
+        return None
+    with errstate(over="ignore"):
+        return float(float32(presence_penalty) + float32(2.0))

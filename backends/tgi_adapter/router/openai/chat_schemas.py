@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, Tag, model_validator
 
+from pageport.backends.tgi_adapter.router.openai.kinds import json_kind, one_of
 from pageport.backends.tgi_adapter.router.openai.messages import (
     FunctionDefinition,
     Message,
@@ -58,6 +59,14 @@ def _token_id(text: str) -> str:
 
 
 TokenId = Annotated[str, AfterValidator(_token_id)]
+LogitBias = Annotated[
+    Annotated[list[float], Tag("list")] | Annotated[dict[TokenId, float], Tag("object")],
+    one_of(json_kind, "an object of token ids and numbers"),
+]
+ToolChoice = Annotated[
+    Annotated[str, Tag("text")] | Annotated[NamedChoice, Tag("object")],
+    one_of(json_kind, "auto, none, required, or a function"),
+]
 
 
 class ChatRequest(Body):
@@ -71,7 +80,7 @@ class ChatRequest(Body):
     model: str | None = None
     messages: list[Message]
     frequency_penalty: float | None = None
-    logit_bias: list[float] | dict[TokenId, float] | None = None
+    logit_bias: LogitBias | None = None
     logprobs: bool | None = None
     top_logprobs: UInt32 | None = None
     max_tokens: UInt32 | None = None
@@ -84,7 +93,7 @@ class ChatRequest(Body):
     top_p: float | None = None
     tools: list[Tool] | None = None
     tool_prompt: str | None = None
-    tool_choice: str | NamedChoice | None = None
+    tool_choice: ToolChoice | None = None
     response_format: GrammarBody | None = None
     stream_options: StreamOptions = Field(default_factory=StreamOptions)
 

@@ -22,7 +22,12 @@ from pageport.backends.tgi_adapter.router.openai.answers import (
 from pageport.backends.tgi_adapter.router.openai.chat_input import ChatInput, ChatInputs, next_call_id
 from pageport.backends.tgi_adapter.router.openai.chat_schemas import ChatRequest
 from pageport.backends.tgi_adapter.router.openai.merge import merged
-from pageport.backends.tgi_adapter.router.openai.tool_stream import ToolCallReader, ToolDelta, ToolStreamState
+from pageport.backends.tgi_adapter.router.openai.tool_stream import (
+    ToolDelta,
+    ToolStreamReader,
+    ToolStreamState,
+    tool_stream_reader,
+)
 from pageport.backends.tgi_adapter.router.sse import DONE, frame
 
 _CHUNK = "chat.completion.chunk"
@@ -41,6 +46,7 @@ class ChatStream:
     identity: Identity
     call: Call
     request: ChatRequest
+    strict: bool
     call_id: str = ""
     usages: list[Usage] = field(default_factory=list)
 
@@ -62,7 +68,7 @@ class ChatStream:
 
     async def _choice(self, index: int, generate: GenerateInput, *, may_call: bool) -> AsyncGenerator[bytes]:
         try:
-            reader = ToolCallReader() if may_call else None
+            reader = tool_stream_reader(strict=self.strict) if may_call else None
             async with aclosing(self._generation(index, generate, reader)) as chunks:
                 async for chunk in chunks:
                     yield chunk
@@ -76,7 +82,7 @@ class ChatStream:
             yield frame(error_event(error))
 
     async def _generation(
-        self, index: int, generate: GenerateInput, reader: ToolCallReader | None
+        self, index: int, generate: GenerateInput, reader: ToolStreamReader | None
     ) -> AsyncGenerator[bytes]:
         """One answer of the engine; it ends early where it says that no function shall be called."""
         async with self.inference.open(generate) as answer:
@@ -94,7 +100,7 @@ class ChatStream:
                 if chunk:
                     yield chunk
 
-    def _tool_delta(self, event: TokenEvent, reader: ToolCallReader) -> dict[str, Any] | None:
+    def _tool_delta(self, event: TokenEvent, reader: ToolStreamReader) -> dict[str, Any] | None:
         delta = reader.push(event.token.text)
         if delta is None:
             return None

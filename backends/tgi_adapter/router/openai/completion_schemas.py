@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import model_validator
+from pydantic import Tag
 
 from pageport.backends.tgi_adapter.router.call import read_model
 from pageport.backends.tgi_adapter.router.errors import BodyError
+from pageport.backends.tgi_adapter.router.openai.kinds import one_of, prompt_kind
 from pageport.backends.tgi_adapter.router.openai.supersets import stop_as_list, without_nulls
 from pageport.backends.tgi_adapter.router.schemas import Body, UInt32, UInt64
 
 Prompt = str | list[UInt32]
+Prompts = Annotated[
+    Annotated[str, Tag("text")]
+    | Annotated[list[str], Tag("texts")]
+    | Annotated[list[UInt32], Tag("tokens")]
+    | Annotated[list[list[UInt32]], Tag("lists")],
+    one_of(prompt_kind, "a text, tokens, or a list of either, and not empty"),
+]
 
 
 class CompletionRequest(Body):
@@ -24,7 +32,7 @@ class CompletionRequest(Body):
     """
 
     model: str | None = None
-    prompt: str | list[str] | list[UInt32] | list[list[UInt32]]
+    prompt: Prompts
     max_tokens: UInt32 | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -35,12 +43,6 @@ class CompletionRequest(Body):
     frequency_penalty: float | None = None
     stop: list[str] | None = None
     n: UInt32 | None = None
-
-    @model_validator(mode="after")
-    def _has_a_prompt(self) -> CompletionRequest:
-        if self.prompt == []:
-            raise ValueError("`prompt` must not be an empty list")
-        return self
 
     @property
     def prompts(self) -> list[Prompt]:

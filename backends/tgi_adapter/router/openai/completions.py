@@ -31,6 +31,9 @@ from pageport.backends.tgi_adapter.router.routing import JsonResponse, RouteSpec
 from pageport.backends.tgi_adapter.router.schemas import GenerateParameters
 from pageport.backends.tgi_adapter.router.sse import DONE, EventStream, frame
 
+# What clients of this route call the parameters that they set.
+_FIELD_NAMES = {"inputs": "prompt", "max_new_tokens": "max_tokens"}
+
 
 def completion_routes(routes: CompletionRoutes) -> list[RouteSpec]:
     return [RouteSpec("POST", "/v1/completions", routes.completions)]
@@ -102,6 +105,7 @@ class CompletionRoutes:
             stream=request.stream,
             service_class=call.service_class,
             trace_context=call.trace_context,
+            field_names=_FIELD_NAMES,
         )
 
     def _spelled(self, ids: list[int]) -> tuple[str, tuple[int, ...]]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import Field, Tag, model_validator
 
+from pageport.backends.tgi_adapter.router.openai.kinds import json_kind, one_of
 from pageport.backends.tgi_adapter.router.schemas import Body
 
 
@@ -28,6 +29,13 @@ class ImagePart(Body):
 
     type: Literal["image_url"]
     image_url: ImageUrl
+
+
+Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
+Content = Annotated[
+    Annotated[str, Tag("text")] | Annotated[list[Part], Tag("list")],
+    one_of(json_kind, "a text or a list of parts"),
+]
 
 
 class FunctionDefinition(Body):
@@ -67,42 +75,40 @@ class ToolCall(Body):
 # All of 64 bits and more; beyond some thousands Python refuses.
 _MOST_DIGITS = 20
 
-_TOOL_CALLS = TypeAdapter(list[ToolCall])
-
 
 class Message(Body):
     """One message: content, or else tool calls. Any role is taken.
 
     Attributes:
-        tool_calls, tool_call_id: as they came; `calls` are the calls of a message without content.
+        tool_calls: of a message without content.
+        given_calls, tool_call_id: as they came; TGI does not look at them.
     """
 
     role: str
-    content: str | list[TextPart | ImagePart] | None = None
+    content: Content | None = None
     name: str | None = None
-    tool_calls: Any = None
+    tool_calls: list[ToolCall] = Field(default_factory=list)
+    given_calls: Any = None
     tool_call_id: Any = None
-    calls: list[ToolCall] = Field(default_factory=list, exclude=True)
 
     @model_validator(mode="before")
     @classmethod
     def _content_or_calls(cls, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
-        value = {key: item for key, item in value.items() if key != "calls"}
-        if value.get("content") is None:
-            if value.get("tool_calls") is None:
-                raise ValueError(
-                    "`content` must be a string or a list of parts, or `tool_calls` must be given"
-                )
-            value["calls"] = _TOOL_CALLS.validate_python(value["tool_calls"])
+        given = value.get("tool_calls")
+        if value.get("content") is None and given is None:
+            raise ValueError("`content` must be a text or a list of parts, or `tool_calls` must be given")
+        value = {**value, "given_calls": given}
+        if value.get("content") is not None:
+            value.pop("tool_calls", None)
         return value
 
     @property
     def text(self) -> str:
         """All that is said in it; of tool calls, their JSON."""
         if self.content is None:
-            return compact_json([call.dump() for call in self.calls])
+            return compact_json([call.dump() for call in self.tool_calls])
         if isinstance(self.content, str):
             return self.content
         return "".join(
@@ -120,8 +126,8 @@ class Message(Body):
         for name in ("name", "tool_call_id"):
             if (value := getattr(self, name)) is not None:
                 shown[name] = value
-        if isinstance(self.tool_calls, list) and self.tool_calls:
-            shown["tool_calls"] = [_decoded_call(call) for call in self.tool_calls]
+        if isinstance(self.given_calls, list) and self.given_calls:
+            shown["tool_calls"] = [_decoded_call(call) for call in self.given_calls]
         return shown
 
 

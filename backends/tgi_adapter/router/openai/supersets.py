@@ -45,11 +45,30 @@ def _chat_body(value: Any) -> Any:
     if "max_completion_tokens" in body:
         # The older of the two fields, which clients may still send beside the newer one.
         body.pop("max_tokens", None)
+    if isinstance(body.get("messages"), list):
+        body["messages"] = [_message(message) for message in body["messages"]]
     if isinstance(body.get("tools"), list):
         body["tools"] = [_tool(tool) for tool in body["tools"]]
     if "response_format" in body and (format_ := _response_format(body.pop("response_format"))) is not None:
         body["response_format"] = format_
     return body
+
+
+def _message(message: Any) -> Any:
+    """What an assistant refused with is what it said."""
+    if not isinstance(message, dict):
+        return message
+    content, refusal = message.get("content"), message.get("refusal")
+    if isinstance(content, list):
+        return {**message, "content": [_part(part) for part in content]}
+    if content is None and message.get("tool_calls") is None and isinstance(refusal, str):
+        return {**message, "content": refusal}
+    return message
+
+
+def _part(part: Any) -> Any:
+    is_refusal = isinstance(part, dict) and part.get("type") == "refusal"
+    return {"type": "text", "text": part.get("refusal")} if is_refusal else part
 
 
 def _tool(tool: Any) -> Any:

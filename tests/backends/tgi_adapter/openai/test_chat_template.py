@@ -41,6 +41,7 @@ def tgi(source: str, *, strict: bool = False, messages: Any = HI, tools: Any = N
         ("{{ messages[::-1][0].content.strip().lower().startswith('h') }}", "true"),
         ("{{ messages[0].get('absent', 'default') }}", "default"),
         ("{{ tools is none }}", "true"),
+        ("{{ messages[0]['content'][0]['text'] }}", "Hi"),
     ],
 )
 def test_as_tgi_renders(source: str, prompt: str) -> None:
@@ -170,6 +171,12 @@ def test_all_special_tokens_in_a_template_for_transformers(tmp_path: Path) -> No
     (tmp_path / "tokenizer_config.json").write_text('{"pad_token": "<pad>", "bos_token": null}')
     (tmp_path / "chat_template.jinja").write_text("{{ pad_token }}{{ bos_token }}|")
     assert prompt_of(tmp_path) == "<pad>|"
+
+
+def test_a_template_that_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match=r"chat_template: .*chat_template\.jinja is not text in UTF-8"):
+        load_chat_template(tmp_path, strict=False)
 
 
 def test_a_template_that_cannot_be_parsed(tmp_path: Path) -> None:

@@ -52,6 +52,22 @@ async def test_parts_and_other_fields(router: Router) -> None:
     assert await prompt_of(router, message) == prompt
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"content": "No."},
+        {"content": None, "refusal": "No.", "tool_calls": None},
+        {"content": [{"type": "refusal", "refusal": "No."}]},
+    ],
+)
+async def test_what_an_assistant_refused_with_is_what_it_said(router: Router, fields: Any) -> None:
+    said = {"role": "assistant", **fields}
+    prompt = (
+        "<|im_start|>assistant\nNo.<|im_end|>\n<|im_start|>user\nWeather?<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert await prompt_of(router, said, ASKED) == prompt
+
+
 async def test_tools_come_with_the_last_message_that_has_content(router: Router) -> None:
     prompt = await prompt_of(router, ASKED, tools=[TOOL], tool_prompt="Choose.", tool_choice="required")
     listed = '[{"type":"function","function":{"description":null,"name":"f","arguments":'

@@ -25,6 +25,11 @@ def as_openai(schema: Any) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
 
 
+BROKEN_TOOLS = [
+    {"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"type": "colour"}}}}}
+]
+REFUSED: Any = {"role": "assistant", "content": None, "refusal": "No."}
+
 REFUSED_BY_TGI: list[dict[str, Any]] = [
     {"top_p": 1},
     {"stop": " part"},
@@ -39,6 +44,8 @@ REFUSED_BY_TGI: list[dict[str, Any]] = [
     {"response_format": as_openai(None)},
     {"response_format": as_openai({"type": "object", "additionalProperties": {"type": "integer"}})},
     {"response_format": {"type": "json", "value": LEAVES}},
+    {"messages": [*MESSAGES, REFUSED, *MESSAGES]},
+    {"messages": [{"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}, *MESSAGES]},
 ]
 
 
@@ -65,6 +72,7 @@ async def test_values_that_reach_the_engine(router: Router) -> None:
     assert (await sampling_of(router, stop=" part")).stop == (" part",)
     assert (await sampling_of(router, logit_bias={"5": 1.5, "7": -100})).logit_bias == {5: 1.5, 7: -100.0}
     assert (await sampling_of(router, logit_bias=[1.0])).logit_bias is None
+    assert (await sampling_of(router, presence_penalty=1e39)).repetition_penalty == 1e4
     assert (await sampling_of(router, max_completion_tokens=3)).max_tokens == 3
     assert (await sampling_of(router, max_tokens=9, max_completion_tokens=2)).max_tokens == 2
     assert (await sampling_of(router, max_tokens=9, max_completion_tokens=None)).max_tokens == 9
@@ -94,17 +102,31 @@ async def test_forms_of_response_format(router: Router, response_format: Any, sc
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
-        ({"logit_bias": {"x": 1}}, "logit_bias"),
+        ({"logit_bias": {"x": 1}}, "logit_bias.object.x"),
+        ({"logit_bias": 5}, "logit_bias: must be an object of token ids and numbers (given: 5)"),
         ({"logit_bias": {"5": 101}}, "logit_bias: must be from -100 to 100 (given: 101"),
         ({"logit_bias": {"99999999": 1}}, "logit_bias: tokens must be below 49152 (given: 99999999)"),
         ({"n": 129}, "n: must be at most max_concurrent_requests, 128 (given: 129)"),
         ({"response_format": {"type": "json_schema"}}, "response_format"),
-        ({"response_format": as_openai([])}, "schema must be a JSON object"),
+        ({"response_format": as_openai([])}, "response_format: the schema must be a JSON object"),
+        ({"tools": BROKEN_TOOLS}, "tools: the schema cannot be honoured"),
+        ({"max_tokens": 0}, "max_tokens: must be above 0 (given: 0)"),
+        ({"max_tokens": 1024}, "max_tokens: with the prompt must be at most max_total_tokens, 1024"),
+        ({"top_logprobs": 6}, "top_logprobs: must be at most max_top_n_tokens, 5 (given: 6)"),
+        ({"presence_penalty": -2}, "presence_penalty + 2: must be above 0 (given: 0.0)"),
+        ({"tool_choice": 5}, "tool_choice: must be auto, none, required, or a function (given: 5)"),
+        ({"tool_choice": {"type": "function"}}, "tool_choice.object.function: "),
         ({"response_format": {"type": "xml"}}, "response_format"),
         ({"tools": [{"type": "function"}]}, "tools.0.function"),
         ({"stop": 5}, "stop"),
         ({"messages": [{"role": "assistant", "content": None}]}, "messages.0"),
-        ({"messages": [{"role": "user", "content": [{"type": "audio"}]}]}, "messages.0.content"),
+        ({"messages": [{"role": "user", "content": [{"type": "audio"}]}]}, "messages.0.content.list.0: "),
+        (
+            {"messages": [{"role": "user", "content": 5}]},
+            "messages.0.content: must be a text or a list of parts",
+        ),
+        ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages.0.tool_calls.0.id: "),
+        ({"messages": ["Hi"]}, "messages.0: must be a JSON object (given: 'Hi')"),
     ],
 )
 async def test_what_is_wrong_is_named(router: Router, fields: dict[str, Any], named: str) -> None:
@@ -160,12 +182,12 @@ async def test_choices_that_each_call_or_do_not(router: Router) -> None:
     router.engine.play_in_turn(map(Script, scripts))
     tools = [{"type": "function", "function": {"name": "f"}}]
     choices = (await router.chat(n=2, tools=tools)).json()["choices"]
-    assert choices[0]["message"]["tool_calls"][0]["function"] == {
-        "description": None,
-        "name": "f",
-        "arguments": "{}",
-    }
-    assert choices[1]["message"] == {"role": "assistant", "content": " Plain."}
+    # Grammars are checked by threads: either choice may come to the engine first.
+    plain, calling = sorted(
+        (choice["message"] for choice in choices), key=lambda message: "content" not in message
+    )
+    assert calling["tool_calls"][0]["function"] == {"description": None, "name": "f", "arguments": "{}"}
+    assert plain == {"role": "assistant", "content": " Plain."}
 
 
 async def test_strict_mode_gives_one_choice(strict_router: Router) -> None:
@@ -221,11 +243,14 @@ async def test_prompts_as_tokens(
     ("fields", "named"),
     [
         ({"prompt": [49152]}, "prompt: tokens must be below 49152 (given: 49152)"),
-        ({"prompt": []}, "prompt"),
-        ({"prompt": [[]]}, "inputs: must not be empty"),
-        ({"prompt": ["Hi", 5]}, "prompt"),
-        ({"prompt": [-1]}, "prompt"),
-        ({"prompt": [True]}, "prompt"),
+        ({"prompt": []}, "prompt: must be a text, tokens, or a list of either, and not empty (given: [])"),
+        ({"prompt": [[]]}, "prompt: must not be empty"),
+        ({"prompt": 5}, "prompt: must be a text, tokens, or a list of either, and not empty (given: 5)"),
+        ({"prompt": ["Hi", 5]}, "prompt.texts.1: "),
+        ({"prompt": [-1]}, "prompt.tokens.0: "),
+        ({"prompt": [True]}, "prompt.tokens.0: "),
+        ({"prompt": [[1], ["a"]]}, "prompt.lists.1.0: "),
+        ({"prompt": "Hi", "max_tokens": 0}, "max_tokens: must be above 0 (given: 0)"),
         ({"prompt": "Hi", "n": 129}, "n: must be at most max_concurrent_requests, 128 (given: 129)"),
     ],
 )

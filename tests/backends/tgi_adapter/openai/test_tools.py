@@ -12,7 +12,7 @@ from scripted_engine import Script
 
 from pageport.backends.tgi_adapter.router.grammar import read_grammar
 from pageport.backends.tgi_adapter.router.openai.chat_schemas import Tool
-from pageport.backends.tgi_adapter.router.openai.tool_stream import ToolCallReader, ToolStreamState
+from pageport.backends.tgi_adapter.router.openai.tool_stream import ToolStreamState, tool_stream_reader
 from pageport.backends.tgi_adapter.router.openai.tools import FunctionCall, tool_grammar, try_parse_call
 from pageport.core.grammar import translate
 
@@ -107,9 +107,16 @@ def test_reading_a_whole_call(text: str, call: FunctionCall | None) -> None:
     assert try_parse_call(text) == call
 
 
+def deltas(*tokens: str, strict: bool = False) -> list[tuple[str | None, str] | None]:
+    """What a client is told with each token."""
+    reader = tool_stream_reader(strict=strict)
+    told = map(reader.push, tokens)
+    return [None if delta is None else (delta.name, delta.arguments) for delta in told]
+
+
 def streamed(*tokens: str) -> tuple[list[str | None], str, ToolStreamState]:
     """The names and the joined arguments that a client gets for these tokens."""
-    reader = ToolCallReader()
+    reader = tool_stream_reader(strict=False)
     deltas = [delta for token in tokens if (delta := reader.push(token)) is not None]
     return [delta.name for delta in deltas], "".join(delta.arguments for delta in deltas), reader.state
 
@@ -150,6 +157,54 @@ def test_streamed_text_that_is_no_call() -> None:
     assert streamed('{"function": {"_name": "no_tool"', "}}") == ([], "", ToolStreamState.NO_TOOL)
 
 
+# Each token of a call with what TGI's reader tells of it, worked out from its rule: once the text, without blanks,
+# commas and braces at its end, is a call when closed, a brace is told; then all that comes, until the text is a call.
+TOLD_BY_TGI: list[list[tuple[str, tuple[str | None, str] | None]]] = [
+    [
+        ('{"function": {"_name": "f', None),
+        ('",', ("f", "{")),
+        (' "a": 1', (None, ' "a": 1')),
+        ("}", (None, "}")),
+        ("} ", (None, "")),
+        ("<|im_end|>", None),
+    ],
+    [
+        ('{"function": {"_name": "f"', ("f", "{")),
+        ("}", (None, "}")),
+        ("}", (None, "")),
+        ("<|im_end|>", None),
+    ],
+]
+BROKEN_BY_TGI: list[list[tuple[str, tuple[str | None, str] | None]]] = [
+    [('{"function": {"_name": "f"}}', ("f", "{")), ("<|im_end|>", (None, "<|im_end|>"))],
+    [('{"function": {"_name": "f"', ("f", "{")), (",", (None, ",")), (' "a": 1', (None, ' "a": 1'))],
+    [('{"function":{"_name":"f","', None), ('a":"x', None), ('"}}', ("f", "{"))],
+]
+
+
+@pytest.mark.parametrize("told", [*TOLD_BY_TGI, *BROKEN_BY_TGI])
+def test_strict_streams_are_told_as_by_tgi(told: list[tuple[str, tuple[str | None, str] | None]]) -> None:
+    assert deltas(*(token for token, _ in told), strict=True) == [delta for _, delta in told]
+
+
+def test_a_call_that_ends_with_its_name_has_an_end_in_a_stream() -> None:
+    assert deltas('{"function": {"_name": "f"}}', "<|im_end|>") == [("f", "{}"), (None, "")]
+
+
+@pytest.mark.parametrize("told", TOLD_BY_TGI)
+def test_whole_streams_are_told_as_by_tgi(told: list[tuple[str, tuple[str | None, str] | None]]) -> None:
+    assert deltas(*(token for token, _ in told)) == [delta for _, delta in told]
+
+
+def test_strict_text_that_is_no_call() -> None:
+    reader = tool_stream_reader(strict=True)
+    assert [reader.push(token) for token in ("not", " json")] == [None, None]
+    assert reader.push("}}") is None and reader.state is ToolStreamState.BEFORE_NAME
+    reader = tool_stream_reader(strict=True)
+    assert reader.push('{"function": {"_name": "no_tool"') is None
+    assert reader.state is ToolStreamState.NO_TOOL
+
+
 # -- over HTTP -------------------------------------------------------------------------------------------------
 
 
@@ -171,6 +226,18 @@ async def test_tool_choice(router: Router, choice: Any, offered: list[str]) -> N
     assert grammar is not None
     calls = json.loads(grammar.source)["properties"]["function"]["anyOf"]
     assert [call["properties"]["_name"]["const"] for call in calls] == offered
+
+
+async def test_a_stream_without_blanks(router: Router, strict_router: Router) -> None:
+    """The name's quote, the comma and a parameter's quote are one token; TGI loses what comes with it."""
+    for each, arguments in ((router, '{"city":"Oslo"}'), (strict_router, "{}")):
+        each.engine.play(Script('{"function":{"_name":"get_weather","city":"Oslo"}}'))
+        events = await each.chat_events(tools=[WEATHER])
+        functions = [
+            event["choices"][0]["delta"]["tool_calls"][0]["function"] for event in events if event != "[DONE]"
+        ]
+        assert functions[0]["name"] == "get_weather"
+        assert "".join(function["arguments"] for function in functions) == arguments
 
 
 async def test_no_tool_may_be_called(router: Router) -> None:
