@@ -72,6 +72,9 @@ def main(url: str, tool_url: str) -> None:
             ).choices[0].logprobs.content
         ],
     )  # fmt: skip
+    # The library itself refuses these without a model's name.
+    calls.add("health", lambda: client.health_check())
+    calls.add("info", lambda: client.get_endpoint_info())
     calls.print()
 
 

@@ -20,7 +20,7 @@ def main(url: str, tool_url: str) -> None:
         return ChatOpenAI(base_url=f"{base}/v1", api_key="-", model="tgi", max_tokens=tokens, max_retries=0)
 
     calls.add("chat openai", lambda: chat(url, 3).invoke("Hi").content)
-    calls.add("chat openai stream", lambda: "".join(chunk.content for chunk in chat(url, 3).stream("Hi")))
+    calls.add("chat openai stream", lambda: [chunk.content for chunk in chat(url, 3).stream("Hi")])
     calls.add(
         "bind_tools",
         lambda: [

@@ -1,4 +1,6 @@
-"""openai.OpenAI. Arguments: the router's URL; one whose model calls a tool; one whose model writes a person as JSON."""
+"""openai.OpenAI. Arguments: URLs of a router, and of others whose model calls a tool, writes a person as JSON, says
+that it calls no tool and then answers.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,11 @@ class Person(BaseModel):
     name: str
 
 
-def main(url: str, tool_url: str, json_url: str) -> None:
+def main(url: str, tool_url: str, json_url: str, no_tool_url: str) -> None:
     calls = Calls()
-    client, tools, person = (
-        OpenAI(base_url=f"{each}/v1", api_key="-", max_retries=0) for each in (url, tool_url, json_url)
+    client, tools, person, no_tool = (
+        OpenAI(base_url=f"{each}/v1", api_key="-", max_retries=0)
+        for each in (url, tool_url, json_url, no_tool_url)
     )
 
     def chat(messages=MESSAGES, model="tgi", max_tokens=4, of=client, **options):  # type: ignore[no-untyped-def]
@@ -82,7 +85,9 @@ def main(url: str, tool_url: str, json_url: str) -> None:
         "tools without parameters",
         lambda: chat(of=tools, max_tokens=80, tools=[bare]).choices[0].finish_reason,
     )
-    calls.add("tool result", lambda: text(messages=_after_a_tool(), tools=[WEATHER], tool_choice="none"))
+    calls.add(
+        "tool result", lambda: text(of=no_tool, max_tokens=40, messages=_after_a_tool(), tools=[WEATHER])
+    )
 
     def completion(prompt="Hi", **options):  # type: ignore[no-untyped-def]
         return client.completions.create(model="tgi", prompt=prompt, max_tokens=3, **options)

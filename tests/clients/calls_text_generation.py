@@ -29,6 +29,7 @@ def main(url: str, failing_url: str) -> None:
     calls.add("temperature 0", lambda: _response(client.generate("Hi", max_new_tokens=3, temperature=0)))
     calls.add("stop", lambda: _response(client.generate("Hi", max_new_tokens=20, stop_sequences=[" part"])))
     calls.add("chat", lambda: client.chat(MESSAGES, max_tokens=3).choices[0].message.content)
+    calls.add("chat stream", lambda: list(client.chat(MESSAGES, max_tokens=3, stream=True)))
     calls.add("failing stream", lambda: list(failing.generate_stream("Hi", max_new_tokens=3)))
     calls.add("failing", lambda: failing.generate("Hi", max_new_tokens=3))
     calls.print()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,10 +100,13 @@ async def replay_file(
 
 
 @contextmanager
-def serving(script: Script, tokenizer: Tokenizer, folder: Path) -> Iterator[str]:
-    """A router on a free port, in a thread."""
+def serving(
+    script: Script, tokenizer: Tokenizer, folder: Path, *, first: Iterable[Script] = ()
+) -> Iterator[str]:
+    """A router on a free port, in a thread. `first`: scripts of the first requests."""
     engine = ScriptedEngine(tokenizer)
     engine.play(script)
+    engine.play_in_turn(first)
     app = create_app(recorded_settings(), engine, tokenizer, folder)
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()))

@@ -21,6 +21,7 @@ from tokenizers import Tokenizer
 ROOT = Path(__file__).parents[3]
 PYTHON = ROOT / ".venv-clients" / "bin" / "python"
 TOOL_CALL = '{"function": {"_name": "get_weather", "city": "Paris"}}'
+NO_TOOL = '{"function": {"_name": "no_tool"}}'
 CALLED = ["0", "get_weather", '{"city":"Paris"}']
 STREAMED_CALL = ["get_weather", '{ "city": "Paris"}']  # the model's own spelling, token by token
 
@@ -38,10 +39,12 @@ def urls(tokenizer: Tokenizer, demo_model: Path) -> Iterator[dict[str, str]]:
         "failing": Script(prefill_error="out of blocks"),
     }
     with ExitStack() as stack:
-        yield {
+        urls = {
             name: stack.enter_context(serving(script, tokenizer, demo_model))
             for name, script in scripts.items()
         }
+        no_tool = serving(Script(" It is 18C."), tokenizer, demo_model, first=[Script(NO_TOOL)])
+        yield {**urls, "no tool": stack.enter_context(no_tool)}
 
 
 def run(script: str, *arguments: str) -> dict[str, Any]:
@@ -84,6 +87,8 @@ def test_huggingface_hub(urls: dict[str, str]) -> None:
             [" learning", -0.5, [" learning", " pur"]],
             [" is", -0.75, [" is", "ur"]],
         ],
+        "health": {"error": "ValueError", "status": None},
+        "info": {"error": "ValueError", "status": None},
     }
 
 
@@ -104,19 +109,19 @@ def test_text_generation(urls: dict[str, str]) -> None:
             [],
         ],
         "chat": THREE,
+        "chat stream": {"error": "AttributeError", "status": None},  # the library's own
         "failing stream": {"error": "GenerationError", "status": None},
         "failing": {"error": "GenerationError", "status": None},
     }
 
 
 def test_openai(urls: dict[str, str]) -> None:
-    results = run("calls_openai.py", urls["plain"], urls["tool"], urls["json"])
+    results = run("calls_openai.py", urls["plain"], urls["tool"], urls["json"], urls["no tool"])
     invalid = {"error": "UnprocessableEntityError", "status": 422}
     missing = {"error": "NotFoundError", "status": 404}
     answered = (
         "chat", "max_completion_tokens", "temperature 0", "top_p 1", "stop string", "stop list", "logit_bias",
         "json_object", "json_schema", "format text", "empty content", "parts", "developer", "empty model",
-        "tool result",
     )  # fmt: skip
     assert {name: results.pop(name) for name in answered} == dict.fromkeys(answered, FOUR)
     assert results == {
@@ -137,6 +142,7 @@ def test_openai(urls: dict[str, str]) -> None:
         "tools strict": CALLED,
         "tools stream": STREAMED_CALL,
         "tools without parameters": "stop",
+        "tool result": [" It is 18C.", "stop"],
         "completion": [THREE, 4],
         "completion stream": PIECES,
         "completion echo": THREE,
@@ -154,6 +160,6 @@ def test_langchain(urls: dict[str, str]) -> None:
         "endpoint stream": PIECES,
         "chat huggingface": THREE,
         "chat openai": THREE,
-        "chat openai stream": THREE,
+        "chat openai stream": [*PIECES, ""],
         "bind_tools": [["get_weather", {"city": "Paris"}, "0"]],
     }
