@@ -34,7 +34,7 @@ def tgi_server(
         "--model-id", str(model), "--hostname", "127.0.0.1", "--port", str(port), "--max-concurrent-requests", "512",
         *flags,
     ]  # fmt: skip
-    process = subprocess.Popen(command, env=environment)
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"
     try:
         _wait_healthy(url, process)

@@ -18,7 +18,8 @@ class TokenLogprobs(NamedTuple):
     """One position: the chosen token first, then the likeliest ones in descending order, each token once.
 
     Attributes:
-        ranks: 1 is the likeliest token; among equals the lower token id ranks first.
+        ranks: 1 is the likeliest token; among equals the lower token id ranks first. 0: not ranked, where processed
+            log-probabilities were asked for without alternatives.
     """
 
     token_ids: list[int]
@@ -95,10 +96,14 @@ def processed_logprobs(
     everything = torch.log_softmax(scores, dim=-1)
     chosen = torch.tensor(chosen_ids, device=scores.device)[:, None]
     own = everything.gather(1, chosen)[:, 0].tolist()
+    if not any(nums):  # the usual case, and ranking costs more than all the rest
+        return [TokenLogprobs([token], [value], [0]) for token, value in zip(chosen_ids, own, strict=True)]
     leading = _leading_with_equals(scores, everything, nums)
     return [
-        _listed(token, value, rank, *head)
-        for token, value, rank, head in zip(chosen_ids, own, _ranks(scores, chosen), leading, strict=True)
+        _listed(token, value, rank if num else 0, *head)
+        for token, value, rank, num, head in zip(
+            chosen_ids, own, _ranks(scores, chosen), nums, leading, strict=True
+        )
     ]
 
 
@@ -115,8 +120,9 @@ def filtered_logprobs(
     values -= np.log(np.exp(values).sum())
     place = int((token_ids == chosen_id).nonzero()[0][0])
     count = _count_with_equals(scores, num)
+    rank = place + 1 if num else 0
     return _listed(
-        chosen_id, float(values[place]), place + 1, token_ids[:count].tolist(), values[:count].tolist()
+        chosen_id, float(values[place]), rank, token_ids[:count].tolist(), values[:count].tolist()
     )
 
 

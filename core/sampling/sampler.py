@@ -164,7 +164,9 @@ class Sampler:
             rows = whole[chunk]
             states = [batch.states[row] for row in rows]
             temperatures = [1.0 if state.params.is_greedy else state.params.temperature for state in states]
-            scores = logits[rows] / torch.tensor(temperatures, device=logits.device)[:, None]
+            scores = logits[rows[0] : rows[-1] + 1] if rows[-1] - rows[0] == len(rows) - 1 else logits[rows]
+            if any(temperature != 1.0 for temperature in temperatures):
+                scores = scores / torch.tensor(temperatures, device=logits.device)[:, None]
             repair(scores, scores.amax(dim=-1), [state.fallback_token_id for state in states])
             chosen = [token_ids[row] for row in rows]
             nums = [state.params.logprobs or 0 for state in states]
