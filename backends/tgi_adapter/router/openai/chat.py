@@ -116,8 +116,7 @@ class ChatRoutes:
         answer = await self._context.inference.generate(generate)
         if not may_call:
             return _Choice(text_message(answer.generated.text), answer, answer, generate.inputs)
-        with self._counted_failures():
-            written = parse_call(answer.generated.text)
+        written = parse_call(answer.generated.text)
         if not written.is_none:
             return _Choice(call_message(written), answer, answer, generate.inputs)
         again = self._inputs.without_tools(call, request).choices[index]
@@ -126,7 +125,7 @@ class ChatRoutes:
 
     @contextmanager
     def _counted_failures(self) -> Iterator[None]:
-        """Of what never reached the engine, and of answers that cannot be read."""
+        """Of what never reached the engine."""
         try:
             yield
         except RouterError as error:

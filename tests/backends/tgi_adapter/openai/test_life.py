@@ -102,12 +102,17 @@ async def test_requests_are_counted_as_in_tgi(
         ("/v1/completions", {"prompt": "Hi", "suffix": ""}, "validation"),
         ("/v1/completions", {"prompt": ["a"] * 5}, "validation"),
         ("/v1/chat/completions", {"messages": MESSAGES, "top_p": 2}, "validation"),
-        ("/v1/chat/completions", {"messages": MESSAGES, "tools": [], "tool_choice": "f"}, "tool_error"),
     ],
 )
 async def test_failures_are_counted(router: Router, path: str, body: dict[str, Any], kind: str) -> None:
     assert (await router.client.post(path, json=body)).status_code == 422
     assert await count(router, f'tgi_request_failure{{err="{kind}"}}') == 1
+
+
+async def test_wrong_tools_are_no_failures_to_tgi(router: Router) -> None:
+    assert (await router.chat(tools=[], tool_choice="f")).json()["error_type"] == "tool_error"
+    page = (await router.client.get("/metrics")).text
+    assert not re.search("^tgi_request_failure", page, re.MULTILINE)
 
 
 async def test_service_class_and_times(router: Router) -> None:
