@@ -8,7 +8,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 help:
 	@echo "make poc    set up, then compare before and after behind one real Triton server"
 	@echo "make test   set up, then all checks and all tests"
-	@echo "make unit   the tests that need no server and no real model (under a minute)"
+	@echo "make unit   the tests that need no server and no real model"
 	@echo "make check  ruff, mypy --strict, import-linter; changes nothing"
 	@echo "make kernels-check  compile every GPU kernel for four kinds of GPU; needs none"
 	@echo "make fix    let ruff rewrite what it can"
