@@ -121,9 +121,7 @@ def filtered_logprobs(
     place = int((token_ids == chosen_id).nonzero()[0][0])
     count = _count_with_equals(scores, num)
     rank = place + 1 if num else 0
-    return _listed(
-        chosen_id, float(values[place]), rank, token_ids[:count].tolist(), values[:count].tolist()
-    )
+    return _listed(chosen_id, float(values[place]), rank, token_ids[:count].tolist(), values[:count].tolist())
 
 
 def _leading_with_equals(
