@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import os
-import pickle
 import random
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -24,7 +22,6 @@ from pageport.core import (
     PageportError,
     RequestOutput,
     RequestTimeoutError,
-    RequestTimes,
     SamplingParams,
     parse_engine_config,
 )
@@ -209,10 +206,3 @@ async def test_an_engine_that_cannot_be_started_is_an_error_and_not_a_wait(
         await asyncio.wait_for(collect(client.submit("Hello", GREEDY)), DEADLINE)
     assert not client.health()
     await client.close()
-
-
-def test_an_output_survives_its_pickling_with_every_field() -> None:
-    fields = dataclasses.fields(RequestOutput)
-    output = RequestOutput(*(f"value {number}" for number in range(len(fields))))  # type: ignore[arg-type]
-    output.times = RequestTimes(1.0, 2.0, 3.0, 4.0)
-    assert pickle.loads(pickle.dumps(output)) == output
