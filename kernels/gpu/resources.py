@@ -80,7 +80,14 @@ def _nvidia(ptx: str, arch: int, shared: int) -> Resources:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kernel.ptx"
         file.write_text(ptx)
-        command: list[str | Path] = [tool, "-v", f"--gpu-name={name}", file, "-o", Path(folder) / "kernel.cubin"]
+        command: list[str | Path] = [
+            tool,
+            "-v",
+            f"--gpu-name={name}",
+            file,
+            "-o",
+            Path(folder) / "kernel.cubin",
+        ]
         report = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     spills = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", report)
     registers = re.search(r"Used (\d+) registers", report)
