@@ -1,96 +1,74 @@
-"""A test double of TGI's router, from its contract: start-up, queue, batching loop, filtering. One task drives it all.
+"""A test double of TGI's router, from its contract: clients, rounds, the batching loop, filtering, health.
 
 It talks to a shard through any object with the eight calls as coroutines: a gRPC stub over a real socket, or a scripted
-shard in this process.
+shard in this process. What a shard may not do ends the loop with an `AssertionError`: the real router would hang.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections import deque
-from dataclasses import dataclass, field
 from typing import Any
 
+from start_up import Limits
 from tokenizers import Tokenizer
+from waiting_line import ROUND, Batch, Client, Entry, WaitingLine
 
-ROUND = 1024  # tokens that the router asks a shard for at most at a time
 LIVENESS_ID = 2**64 - 1
+_LENGTH = 0  # FINISH_REASON_LENGTH
 
 
 class ShardFailed(Exception):
     """What a call to the shard raised, as the double's shards raise it."""
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What the router was started with, and what the shard answered to the warm-up."""
+class Stream:
+    """What one client gets.
 
-    prefill_tokens: int = 4096
-    total_tokens: int = 16384
-    waiting_served_ratio: float = 1.2
-    max_waiting_tokens: int = 20
-    block_size: int = 16
-    chunking: bool = True
-    padding: bool = False
-    v2: bool = False
+    Attributes:
+        asked: tokens in all.
+        gone: it has closed its connection.
+        text: the whole answer; None until it is there.
+        error: why there is none.
+        done: nothing more will come, or nobody is there to get it.
+    """
 
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.asked = client.new
+        self.gone = False
+        self.events: list[tuple[int, str]] = []
+        self.text: str | None = None
+        self.error: str | None = None
+        self.done = asyncio.Event()
+        self._text_so_far = ""
+        if client.leave_after == 0:
+            self.leave()
 
-@dataclass(eq=False)
-class Client:
-    """One streaming client. `leave_after`: events after which it closes its connection; 0: while it waits."""
+    def leave(self) -> None:
+        self.gone = True
+        self.done.set()
 
-    prompt: str
-    max_new_tokens: int
-    leave_after: int | None = None
-    parameters: dict[str, Any] = field(default_factory=dict)
-    stop: tuple[str, ...] = ()
-    events: list[tuple[int, str]] = field(default_factory=list)
-    text: str | None = None
-    error: str | None = None
-    done: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @property
-    def has_left(self) -> bool:
-        return self.leave_after is not None and len(self.events) >= self.leave_after
-
-    def receive(self, generation: Any) -> bool:
-        """Take what a call brought; whether the client is still there and waits for more.
-
-        One that has left is noticed when there is something for it.
-        """
-        if self.has_left:
-            return False
+    def receive(self, generation: Any) -> str | None:
+        """Take what a call brought; the text of the round where that is over."""
         tokens = generation.tokens
-        assert len(tokens.ids) >= 1, "a generation without tokens"
-        assert len(tokens.ids) == len(tokens.texts) == len(tokens.logprobs) == len(tokens.is_special)
         for token, text in zip(tokens.ids, tokens.texts, strict=True):
-            if self.has_left:
-                break
             self.events.append((token, text))
-        over = generation.HasField("generated_text")
-        if over and not self.has_left:
-            self.text = generation.generated_text.text
-        if over or self.has_left:
-            self.done.set()
-        return not over
+            if len(self.events) == self.client.leave_after:
+                self.leave()
+                return None
+        if not generation.HasField("generated_text"):
+            return None
+        self._text_so_far += generation.generated_text.text
+        return str(generation.generated_text.text)
+
+    def end(self) -> None:
+        self.text = self._text_so_far
+        self.done.set()
 
     def fail(self, error: str) -> None:
         self.error = error
         self.done.set()
-
-
-@dataclass(eq=False)
-class Entry:
-    """A request in the router: a client's, under a number."""
-
-    id: int
-    client: Client
-    prompt_tokens: int
-
-    @property
-    def reserved(self) -> int:
-        return self.prompt_tokens + min(self.client.max_new_tokens, ROUND) - 1
 
 
 class RouterDouble:
@@ -98,76 +76,72 @@ class RouterDouble:
 
     def __init__(self, pb: Any, shard: Any, limits: Limits, tokenizer: Tokenizer) -> None:
         self._pb, self._shard, self._limits, self._tokenizer = pb, shard, limits, tokenizer
-        self._queue: deque[Entry] = deque()
-        self._free_blocks = limits.total_tokens // limits.block_size - 1  # block 0 is the liveness request's
-        self._held: dict[int, int] = {}
-        self._requests = 0
-        self._batches = 0
+        self.line = WaitingLine(pb, limits)
         self._arrived = asyncio.Event()
-        self.entries: dict[int, Entry] = {}
-
-    # -- start-up ------------------------------------------------------------------------------------------
-
-    async def start(self, max_input_tokens: int | None = None, max_total_tokens: int | None = None) -> Any:
-        """The four calls of the start-up, and the checks on their answers; the shard's warm-up answer."""
-        pb = self._pb
-        discovered = await self._shard.ServiceDiscovery(pb.ServiceDiscoveryRequest())
-        assert discovered.urls
-        await self._shard.ClearCache(pb.ClearCacheRequest())
-        info = await self._shard.Info(pb.InfoRequest())
-        request = pb.WarmupRequest(max_prefill_tokens=self._limits.prefill_tokens)
-        request.batch.requests.append(self._warmup_request())
-        if max_total_tokens is not None:
-            request.max_total_tokens = max_total_tokens
-        if self._limits.v2:
-            request.max_input_length = max_input_tokens or 1024
-        elif max_input_tokens is not None:
-            request.max_input_tokens = max_input_tokens
-        answer = await self._shard.Warmup(request)
-        if not self._limits.v2:
-            assert info.block_size >= 1
-            assert max_input_tokens in (None, answer.max_input_tokens)
-            assert max_total_tokens in (None, answer.max_total_tokens)
-            assert answer.max_input_tokens < answer.max_total_tokens <= answer.max_supported_total_tokens
-            assert self._limits.prefill_tokens <= answer.max_supported_total_tokens
-        return answer
-
-    def _warmup_request(self) -> Any:
-        pb, budget = self._pb, self._limits.prefill_tokens
-        text = "_test " * budget
-        request = pb.Request(inputs=text, truncate=budget, prefill_logprobs=True, top_n_tokens=20)
-        request.parameters.CopyFrom(
-            pb.NextTokenChooserParameters(
-                temperature=0.9, top_k=10, top_p=0.9, typical_p=0.9, repetition_penalty=1.2, watermark=True,
-                frequency_penalty=0.1,
-            )
-        )  # fmt: skip
-        request.stopping_parameters.CopyFrom(
-            pb.StoppingCriteriaParameters(max_new_tokens=1, ignore_eos_token=True)
-        )
-        if not self._limits.v2:
-            request.add_special_tokens = True
-            request.input_chunks.chunks.add(text=text)
-            request.input_chunks.chunks.add().image.mimetype = "image/jpeg;base64"
-        return request
+        self._streams: dict[int, Stream] = {}
+        self._healthy = True
+        self.idle = asyncio.Event()
+        self.idle.set()
 
     # -- clients -------------------------------------------------------------------------------------------
 
-    def ask(self, client: Client) -> None:
-        entry = Entry(self._requests, client, len(self._tokenizer.encode(client.prompt).ids))
-        self._requests += 1
-        self._queue.append(entry)
-        self._arrived.set()
+    def ask(self, client: Client) -> Stream:
+        stream = Stream(client)
+        if not self._schedule(stream, client.prompt):
+            stream.fail("refused: beyond the limits")
+        return stream
 
-    async def liveness(self) -> None:
-        """The one-token request that follows a failure."""
-        pb = self._pb
-        request = pb.Request(id=LIVENESS_ID, inputs="liveness", truncate=1)
-        request.parameters.CopyFrom(
-            pb.NextTokenChooserParameters(temperature=1.0, top_p=1.0, typical_p=1.0, repetition_penalty=1.0)
+    def _schedule(self, stream: Stream, prompt: str) -> bool:
+        """Queue a round; whether the limits allow it."""
+        client, limits = stream.client, self._limits
+        ids = self._tokenizer.encode(prompt, add_special_tokens=client.special).ids
+        wished = limits.max_total - len(ids) if client.new is None else client.new
+        stream.asked = stream.asked or wished
+        new = min(wished, ROUND)
+        if len(ids) > limits.max_input or len(ids) + new > limits.max_total:
+            return False
+        entry = Entry(
+            id=self.line.number(),
+            client=client,
+            prompt=prompt,
+            tokens=tuple(ids),
+            new=new,
+            has_left=lambda: stream.gone,
         )
+        self._streams[entry.id] = stream
+        self.line.append(entry)
+        self.idle.clear()
+        self._arrived.set()
+        return True
+
+    async def health(self) -> bool:
+        """`GET /health`: after a failure the shard has to show that it generates."""
+        pb = self._pb
+        try:
+            if self._healthy:
+                await self._shard.Health(pb.HealthRequest())
+            else:
+                await self._liveness()
+        except ShardFailed:
+            return False
+        self._healthy = True
+        return True
+
+    async def _liveness(self) -> None:
+        pb, v2 = self._pb, self._limits.v2
+        request = pb.Request(id=LIVENESS_ID, inputs="liveness", truncate=10 if v2 else 1)
+        neutral = pb.NextTokenChooserParameters(
+            temperature=1.0, top_p=1.0, typical_p=1.0, repetition_penalty=1.0
+        )
+        request.parameters.CopyFrom(neutral)
         request.stopping_parameters.max_new_tokens = 1
-        batch = pb.Batch(id=LIVENESS_ID, size=1, max_tokens=2, requests=[request])
+        batch = pb.Batch(id=LIVENESS_ID, size=1, max_tokens=2)
+        if not v2:
+            request.input_chunks.chunks.add(text="liveness")
+            request.blocks.append(0)
+            request.slots.append(0)
+            batch.max_blocks = 1
+        batch.requests.append(request)
         answer = await self._shard.Prefill(pb.PrefillRequest(batch=batch))
         assert [generation.request_id for generation in answer.generations] == [LIVENESS_ID]
         assert not answer.HasField("batch")
@@ -176,157 +150,117 @@ class RouterDouble:
 
     async def run(self) -> None:
         """For ever."""
+        limits = self._limits
         while True:
             await self._arrived.wait()
             self._arrived.clear()
-            while (batch := self._next_batch(None, self._limits.prefill_tokens, 0)) is not None:
-                cached = await self._prefill(batch, None)
-                waiting = 1
+            while batch := self.line.take(None, limits.max_batch_size, limits.prefill, limits.pool):
+                entries = batch.entries
+                cached = await self._prefill(batch, None, entries)
+                waited = 1
                 while cached is not None:
-                    cached, waiting = await self._turn(cached, waiting)
+                    cached, waited = await self._turn(cached, entries, waited)
+            self.idle.set()
 
-    async def _turn(self, cached: Any, waiting: int) -> tuple[Any, int]:
+    async def _turn(self, cached: Any, entries: dict[int, Entry], waited: int) -> tuple[Any, int]:
+        """New requests if there are some, and one step of all. Then the batch that goes on, if any."""
         limits = self._limits
         batches = [cached]
         if limits.chunking:
-            budget, least = limits.prefill_tokens - cached.current_tokens, None
+            least, most, budget = None, None, limits.prefill - cached.current_tokens
         else:
-            budget = limits.prefill_tokens
-            patient = waiting < limits.max_waiting_tokens
+            patient = waited < limits.max_waiting_tokens
             least = math.floor(cached.size * limits.waiting_served_ratio) if patient else None
-        batch = self._next_batch(least, budget, cached.max_tokens)
+            most = None if limits.max_batch_size is None else max(0, limits.max_batch_size - cached.size)
+            budget = limits.prefill
+        batch = self.line.take(least, most, budget, limits.pool - cached.max_tokens)
         if batch is not None:
-            waiting = 1
-            joined = await self._prefill(batch, cached if limits.chunking else None)
+            waited = 1
             if limits.chunking:
+                entries |= batch.entries
+                joined = await self._prefill(batch, cached, entries)
                 if joined is None:
-                    return None, waiting
+                    return None, waited
                 batches = [joined]
-            elif joined is not None:
-                batches.append(joined)
-        return await self._decode(batches), waiting + 1
+            else:
+                fresh = batch.entries
+                joined = await self._prefill(batch, None, fresh)
+                entries |= fresh
+                batches += [] if joined is None else [joined]
+        return await self._decode(batches, entries), waited + 1
 
-    def _next_batch(self, least: int | None, budget: int, taken: int) -> Any:
-        """New requests that fit, or None; in order of arrival, the last one cut where prompts may be."""
-        limits = self._limits
-        while self._queue and self._queue[0].client.has_left:
-            self._queue.popleft()
-        if not self._queue or (least is not None and len(self._queue) < least):
-            return None
-        if budget <= 0 or taken >= limits.total_tokens:
-            return None
-        batch, prompt_tokens = self._pb.Batch(), 0
-        while self._queue and prompt_tokens < budget:
-            entry = self._queue[0]
-            if entry.client.has_left:
-                self._queue.popleft()
-                continue
-            blocks = -(-entry.reserved // limits.block_size)
-            left = budget - prompt_tokens
-            # Prompts are cut at the ends of blocks, the last piece beyond the budget included.
-            left = -(-left // limits.block_size) * limits.block_size if limits.chunking else left
-            cut = entry.prompt_tokens > left
-            if (cut and not limits.chunking) or blocks > self._free_blocks:
-                break
-            self._queue.popleft()
-            self._free_blocks -= blocks
-            self._held[entry.id] = blocks
-            self.entries[entry.id] = entry
-            batch.requests.append(self._request(entry, blocks, left if cut else None))
-            prompt_tokens += min(entry.prompt_tokens, left)
-            if cut:
-                prompt_tokens = budget
-                batch.max_tokens = 0
-                break
-            batch.max_tokens += entry.prompt_tokens
-        if not batch.requests:
-            return None
-        if limits.padding:
-            entries = [self.entries[request.id] for request in batch.requests]
-            longest = max(entry.prompt_tokens for entry in entries)
-            batch.max_tokens = sum(longest + min(entry.client.max_new_tokens, ROUND) for entry in entries)
-        batch.id, batch.size = self._batches, len(batch.requests)
-        self._batches += 1
-        return batch
-
-    def _request(self, entry: Entry, blocks: int, chunk: int | None) -> Any:
-        pb, client = self._pb, entry.client
-        request = pb.Request(id=entry.id, inputs=client.prompt, truncate=8191)
-        chosen = {
-            "temperature": 1.0,
-            "top_p": 1.0,
-            "typical_p": 1.0,
-            "repetition_penalty": 1.0,
-            **client.parameters,
-        }
-        request.parameters.CopyFrom(pb.NextTokenChooserParameters(**chosen))
-        request.stopping_parameters.max_new_tokens = min(client.max_new_tokens, ROUND)
-        request.stopping_parameters.stop_sequences.extend(client.stop)
-        if not self._limits.v2:
-            request.input_chunks.chunks.add(text=client.prompt)
-            request.add_special_tokens = True
-            request.blocks.extend(range(1, blocks + 1))
-            if chunk is not None:
-                request.chunk_len = chunk
-        return request
-
-    async def _prefill(self, batch: Any, cached: Any) -> Any:
+    async def _prefill(self, batch: Batch, cached: Any, entries: dict[int, Entry]) -> Any:
         pb = self._pb
-        request = pb.PrefillRequest(batch=batch)
-        ids = {item.id for item in batch.requests}
+        request = pb.PrefillRequest(batch=batch.message)
         if cached is not None:
             request.cached_batch.CopyFrom(cached)
-            ids |= set(cached.request_ids)
         try:
             answer = await self._shard.Prefill(request)
         except ShardFailed as error:
-            await self._shard.ClearCache(pb.ClearCacheRequest(id=batch.id))
-            self._fail(ids, str(error))
+            await self._shard.ClearCache(pb.ClearCacheRequest(id=batch.message.id))
+            self._fail(entries, str(error))
             return None
-        return await self._settle(answer, ids)
+        return await self._settle(answer, entries)
 
-    async def _decode(self, batches: list[Any]) -> Any:
+    async def _decode(self, batches: list[Any], entries: dict[int, Entry]) -> Any:
         pb = self._pb
-        ids = {request_id for batch in batches for request_id in batch.request_ids}
         try:
             answer = await self._shard.Decode(pb.DecodeRequest(batches=batches))
         except ShardFailed as error:
             for batch in batches:
                 await self._shard.ClearCache(pb.ClearCacheRequest(id=batch.id))
-            self._fail(ids, str(error))
+            self._fail(entries, str(error))
             return None
-        return await self._settle(answer, ids)
+        return await self._settle(answer, entries)
 
-    async def _settle(self, answer: Any, ids: set[int]) -> Any:
+    async def _settle(self, answer: Any, entries: dict[int, Entry]) -> Any:
         """Hand out what a call brought, and make the shard forget who needs no more."""
         for generation in answer.generations:
-            assert generation.request_id in ids, "a generation for a request that is not in the call"
-            entry = self.entries.get(generation.request_id)
-            assert entry is not None, "a generation for a request that has ended"
-            if not entry.client.receive(generation):
-                self._drop(entry.id)
-        alive = [request_id for request_id in sorted(ids) if request_id in self.entries]
+            self._hand_out(generation, entries)
         if not answer.HasField("batch"):
-            assert not alive, "the batch is gone, and clients still wait"
+            assert not entries, "the batch is gone, and clients still wait"
             return None
         batch = answer.batch
         assert batch.size == len(batch.request_ids)
-        assert set(alive) <= set(batch.request_ids), "a waiting request is not in its batch"
-        if batch.size == len(alive):
+        alive = [request_id for request_id in batch.request_ids if request_id in entries]
+        assert sorted(alive) == sorted(entries), "a waiting request is not in its batch"
+        if batch.size == len(entries):
             return batch
         if not alive:
             await self._shard.ClearCache(self._pb.ClearCacheRequest(id=batch.id))
             return None
-        request = self._pb.FilterBatchRequest(batch_id=batch.id, request_ids=alive)
-        filtered = await self._shard.FilterBatch(request)
+        filtered = await self._shard.FilterBatch(
+            self._pb.FilterBatchRequest(batch_id=batch.id, request_ids=alive)
+        )
         assert filtered.HasField("batch")
         return filtered.batch
 
-    def _fail(self, ids: set[int], error: str) -> None:
-        for request_id in ids & self.entries.keys():
-            self.entries[request_id].client.fail(error)
-            self._drop(request_id)
+    def _hand_out(self, generation: Any, entries: dict[int, Entry]) -> None:
+        tokens = generation.tokens
+        assert generation.request_id in entries, "a generation for a request that is not in the call"
+        assert len(tokens.ids) >= 1, "a generation without tokens"
+        assert len(tokens.ids) == len(tokens.texts) == len(tokens.logprobs) == len(tokens.is_special)
+        entry, stream = entries[generation.request_id], self._streams[generation.request_id]
+        if stream.gone:
+            self._drop(entry, entries)
+            return
+        text = stream.receive(generation)
+        if not generation.HasField("generated_text"):
+            return
+        self._drop(entry, entries)
+        if text is not None:
+            is_short = len(stream.events) < (stream.asked or 0)
+            at_limit = generation.generated_text.finish_reason == _LENGTH
+            if not (is_short and at_limit and self._schedule(stream, entry.prompt + text)):
+                stream.end()
 
-    def _drop(self, request_id: int) -> None:
-        del self.entries[request_id]
-        self._free_blocks += self._held.pop(request_id)
+    def _fail(self, entries: dict[int, Entry], error: str) -> None:
+        self._healthy = False
+        for entry in list(entries.values()):
+            self._streams[entry.id].fail(error)
+            self._drop(entry, entries)
+
+    def _drop(self, entry: Entry, entries: dict[int, Entry]) -> None:
+        del entries[entry.id]
+        del self._streams[entry.id]
+        self.line.free(entry)
