@@ -21,8 +21,8 @@ class BlockPool:
             raise ValueError(f"num_blocks must be at least 1, not {num_blocks}")
         self.num_blocks = num_blocks
         self._ref_counts = [0] * num_blocks
-        # Last in, first out: a block just freed is likely still in the CPU's caches, and memory that no
-        # request ever needed is never touched. Low ids go out first.
+        # Free blocks without content. Last in, first out: a block just freed is likely still in the CPU's caches, and
+        # memory that nothing ever needed, requests or content, is never touched. Low ids go out first.
         self._free = list(range(num_blocks - 1, -1, -1))
         self._reusable: OrderedDict[int, None] = OrderedDict()  # free blocks with content, oldest first
         self._digests: list[bytes | None] = [None] * num_blocks

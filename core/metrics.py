@@ -13,7 +13,8 @@ class EngineStats:
     Attributes:
         kv_waste_ratio: reserved but unused token slots over reserved slots, of the moment.
         kv_waste_ratio_mean: the same, averaged over the time in which any slot was reserved.
-        prefix_cache_queries, prefix_cache_hits: prompt tokens of requests that began; those of them found computed.
+        prefix_cache_queries, prefix_cache_hits: prompt tokens that requests looked up in the prefix cache as they
+            began; those of them that it had.
         kv_bytes_total, kv_bytes_used: bytes of all blocks; of those held by sequences.
     """
 

@@ -57,11 +57,11 @@ class Scheduler:
     A sequence may only take blocks from a newer one, and any single sequence fits into the pool, so the oldest
     is never stopped and every request ends: no livelock under any load.
 
-    Prefix cache: a new sequence starts behind the full blocks of its prompt that somebody has computed before, as far
-    as that does not show in its answer. Kernels compute prompts in pieces of `chunk_alignment` tokens and single tokens
-    on another path, so what is reused ends at a multiple of such pieces, leaves more than one token where the prompt
-    would not have ended in a single one, and consists of prompts' blocks only: a generated token's keys and values come
-    from the kernels of single tokens.
+    Prefix cache: a new sequence starts behind the beginning of its prompt that somebody has computed before, as far
+    as that does not show in its answer. Kernels compute prompts in pieces of `chunk_alignment` tokens, of which a
+    prompt's last may be shorter, and single tokens on a path of their own; the same tokens computed in pieces of
+    another length differ in their last bits. So only whole pieces of prompts are stored and reused, which leaves out
+    generated tokens, and a hit never leaves a single token that would otherwise have been part of a piece.
     """
 
     def __init__(
@@ -230,14 +230,18 @@ class Scheduler:
 
     def _find_prefix(self, sequence: Sequence) -> list[int]:
         """Blocks of a waiting sequence's prompt that need not be computed again."""
-        if not self._prefix_caching or sequence.request.sampling.prompt_logprobs is not None:
+        if not self._looks_up(sequence):
             return []
-        tokens = len(self.kv.find_prefix(self._digests_of(sequence))) * self.kv.block_size
+        found = self.kv.find_prefix(self._digests_of(sequence))
         step, prompt = self._prefix_step, sequence.num_prompt_tokens
-        reusable = min(tokens, prompt - 1) // step * step
+        reusable = min(len(found) * self.kv.block_size, prompt - 1) // step * step
         if reusable and prompt - reusable == 1 and self._chunk_alignment > 1:
             reusable -= step
-        return self.kv.find_prefix(self._digests_of(sequence)[: reusable // self.kv.block_size])
+        return found[: reusable // self.kv.block_size]
+
+    def _looks_up(self, sequence: Sequence) -> bool:
+        """Log-probabilities of the prompt need all of it computed."""
+        return self._prefix_caching and sequence.request.sampling.prompt_logprobs is None
 
     def _digests_of(self, sequence: Sequence) -> list[bytes]:
         if sequence.digests is None:
@@ -245,7 +249,8 @@ class Scheduler:
         return sequence.digests
 
     def _register(self, sequence: Sequence) -> None:
-        full = min(sequence.num_computed, sequence.num_prompt_tokens) // self.kv.block_size
+        step = self._prefix_step
+        full = min(sequence.num_computed, sequence.num_prompt_tokens) // step * step // self.kv.block_size
         if full > sequence.num_registered and sequence.table is not None:
             digests = self._digests_of(sequence)
             for index in range(sequence.num_registered, full):
@@ -253,7 +258,7 @@ class Scheduler:
             sequence.num_registered = full
 
     def _count_lookup(self, sequence: Sequence) -> None:
-        if self._prefix_caching and sequence.preemptions == 0:
+        if self._looks_up(sequence) and sequence.preemptions == 0:
             self.prefix_queries += sequence.num_prompt_tokens
             self.prefix_hits += sequence.num_computed
 

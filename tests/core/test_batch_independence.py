@@ -59,7 +59,7 @@ def test_neither_preemption_nor_the_prefix_cache_shows_in_an_answer(engine: Engi
     requests = [
         (
             (
-                *shared[: rng.choice([0, 128, 129, 160, 256, 300])],
+                *shared[: rng.choice([0, 100, 128, 129, 160, 200, 250, 256, 300])],
                 *rng.choices(range(1000, 40000), k=rng.randint(1, 90)),
             ),
             SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -44,62 +45,103 @@ def test_blocks_without_content_go_first_then_the_one_that_was_free_for_longest(
     assert [pool.find(bytes([block])) for block in (a, b, c)] == [None, b, c]
 
 
+@dataclass
+class Live:
+    """A table, its tokens, how many of them are the prompt, and how many are computed."""
+
+    table: BlockTable
+    tokens: tuple[int, ...]
+    prompt: int
+    computed: int
+
+
 class PrefixMachine(RuleBasedStateMachine):
-    """Every slot remembers the tokens up to and including its own; a hit must find just the prompt's."""
+    """Every slot remembers the tokens up to and including its own; whoever finds a block must find just these."""
 
     def __init__(self) -> None:
         super().__init__()
         self.kv = KVManager(NUM_BLOCKS, BLOCK_SIZE, MAX_SEQS, 40)
         self.slots: dict[tuple[int, int], tuple[int, ...]] = {}
-        self.live: list[tuple[BlockTable, tuple[int, ...], int]] = []  # table, prompt, computed
+        self.live: list[Live] = []
+        self.known: dict[bytes, tuple[int, ...]] = {}  # what each digest stands for
 
     @precondition(lambda self: len(self.live) < MAX_SEQS)
     @rule(prompt=PROMPTS)
     def begin(self, prompt: tuple[int, ...]) -> None:
-        found = self.kv.find_prefix(block_digests(prompt, BLOCK_SIZE))[: (len(prompt) - 1) // BLOCK_SIZE]
+        digests = block_digests(prompt, BLOCK_SIZE)
+        self.known |= {digest: prompt[: (i + 1) * BLOCK_SIZE] for i, digest in enumerate(digests)}
+        found = self.kv.find_prefix(digests)[: (len(prompt) - 1) // BLOCK_SIZE]
         free = self.kv.pool.num_free
         needed = self.kv.blocks_needed_anew(found, len(prompt))
         if needed > free:
             return
         table = self.kv.create(found)
-        for position in range(len(found) * BLOCK_SIZE):
-            slot = (found[position // BLOCK_SIZE], position % BLOCK_SIZE)
-            assert self.slots[slot] == prompt[: position + 1]
         assert self.kv.append(table, len(prompt) - len(found) * BLOCK_SIZE) is None
         assert self.kv.pool.num_free == free - needed
-        self.live.append((table, prompt, len(found) * BLOCK_SIZE))
+        self.live.append(Live(table, prompt, len(prompt), len(found) * BLOCK_SIZE))
 
-    @precondition(lambda self: self.live)
+    @precondition(lambda self: any(live.computed < live.prompt for live in self.live))
     @rule(data=st.data(), count=st.integers(1, 9))
     def compute(self, data: st.DataObject, count: int) -> None:
         """Write some of a prompt's tokens, and let others find the blocks that are full now."""
-        index = data.draw(st.integers(0, len(self.live) - 1))
-        table, prompt, computed = self.live[index]
-        until = min(computed + count, len(prompt))
-        for position in range(computed, until):
-            block = int(table.ids[position // BLOCK_SIZE])
-            assert self.kv.pool.ref_count(block) == 1, "a shared block would be written"
-            self.slots[block, position % BLOCK_SIZE] = prompt[: position + 1]
-        digests = block_digests(prompt, BLOCK_SIZE)
-        for full in range(computed // BLOCK_SIZE, until // BLOCK_SIZE):
-            self.kv.register(table, full, digests[full])
-        self.live[index] = (table, prompt, until)
+        live = data.draw(st.sampled_from([live for live in self.live if live.computed < live.prompt]))
+        before = live.computed
+        self._write(live, min(before + count, live.prompt))
+        digests = block_digests(live.tokens, BLOCK_SIZE)
+        for full in range(before // BLOCK_SIZE, live.computed // BLOCK_SIZE):
+            self.kv.register(live.table, full, digests[full])
+
+    @precondition(lambda self: any(live.computed >= live.prompt for live in self.live))
+    @rule(data=st.data(), token=st.sampled_from([1, 2]))
+    def decode(self, data: st.DataObject, token: int) -> None:
+        live = data.draw(st.sampled_from([live for live in self.live if live.computed >= live.prompt]))
+        if len(live.tokens) == 40 or not self.kv.can_append(live.table, 1):
+            return
+        copy = self.kv.append(live.table, 1)
+        if copy is not None:
+            for offset in range(BLOCK_SIZE):
+                self.slots[copy.target, offset] = self.slots.get((copy.source, offset), ())
+        live.tokens = (*live.tokens, token)
+        self._write(live, len(live.tokens))
+
+    @precondition(lambda self: 0 < len(self.live) < MAX_SEQS)
+    @rule(data=st.data())
+    def fork(self, data: st.DataObject) -> None:
+        live = data.draw(st.sampled_from(self.live))
+        if live.computed >= live.prompt:
+            self.live.append(replace(live, table=self.kv.fork(live.table)))
 
     @precondition(lambda self: self.live)
     @rule(data=st.data())
     def end(self, data: st.DataObject) -> None:
-        table, _, _ = self.live.pop(data.draw(st.integers(0, len(self.live) - 1)))
-        self.kv.free(table)
+        self.kv.free(self.live.pop(data.draw(st.integers(0, len(self.live) - 1))).table)
 
     @invariant()
-    def the_manager_agrees_with_itself(self) -> None:
+    def every_table_reads_its_own_tokens(self) -> None:
+        for live in self.live:
+            for position in range(live.computed):
+                block = int(live.table.ids[position // BLOCK_SIZE])
+                assert self.slots[block, position % BLOCK_SIZE] == live.tokens[: position + 1]
+
+    @invariant()
+    def whoever_finds_a_block_finds_what_was_asked_for(self) -> None:
         self.kv.check_integrity()
+        for digest, tokens in self.known.items():
+            for block in self.kv.find_prefix([digest]):
+                assert self.slots[block, BLOCK_SIZE - 1] == tokens
 
     def teardown(self) -> None:
-        for table, _, _ in self.live:
-            self.kv.free(table)
+        for live in self.live:
+            self.kv.free(live.table)
         assert self.kv.pool.num_free == NUM_BLOCKS
         self.kv.check_integrity()
+
+    def _write(self, live: Live, until: int) -> None:
+        for position in range(live.computed, until):
+            block = int(live.table.ids[position // BLOCK_SIZE])
+            assert self.kv.pool.ref_count(block) == 1, "a shared block would be written"
+            self.slots[block, position % BLOCK_SIZE] = live.tokens[: position + 1]
+        live.computed = until
 
 
 TestPrefix = PrefixMachine.TestCase

@@ -1,105 +1,48 @@
-"""The scheduler with a pretended model: a step computes what was planned and samples where a sequence is complete."""
+"""The scheduler's plans, with a pretended model that remembers what it computed and how."""
 
 from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from pageport.core.kv_manager import KVManager
-from pageport.core.request import EngineRequest
-from pageport.core.sampling_params import SamplingParams
-from pageport.core.scheduler import Scheduler, StepPlan
-from pageport.core.sequence import Sequence
-
-MAX_LEN = 32
+from pretend_engine import MAX_LEN, PretendEngine
 
 
-class PretendEngine:
-    """Runs plans against a `Scheduler` the way `Engine` does, with constant tokens."""
-
-    def __init__(
-        self, *, num_blocks: int, block_size: int, max_num_seqs: int, budget: int, alignment: int = 1
-    ) -> None:
-        self.kv = KVManager(num_blocks, block_size, max_num_seqs, MAX_LEN)
-        self.scheduler = Scheduler(
-            self.kv, max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, chunk_alignment=alignment
-        )
-        self.budget, self.max_num_seqs = budget, max_num_seqs
-        self.finished: list[Sequence] = []
-        self.live: list[Sequence] = []
-
-    def add(self, prompt: int, output: int, n: int = 1) -> Sequence:
-        params = SamplingParams(max_tokens=output, n=n)
-        sequence = Sequence.first_of(EngineRequest(f"r{len(self.live)}", (7,) * prompt, params, 0.0))
-        self.scheduler.add(sequence)
-        self.live.append(sequence)
-        return sequence
-
-    def abort(self, sequence: Sequence) -> None:
-        self.scheduler.remove(sequence)
-        self.live.remove(sequence)
-
-    def step(self) -> StepPlan:
-        plan = self.scheduler.plan()
-        assert sum(num_tokens for _, num_tokens in plan.scheduled) <= self.budget
-        assert len(self.scheduler.running) <= self.max_num_seqs
-        assert len({id(item.sequence) for item in plan.scheduled}) == len(plan.scheduled)
-        self.kv.check_integrity()
-        running, waiting = self.scheduler.running, self.scheduler.waiting
-        if running and waiting:
-            assert running[-1].arrival <= waiting[0].arrival, "a newer sequence runs while an older one waits"
-        complete = [item.sequence for item in plan.scheduled if item.samples]
-        for sequence, num_tokens in plan.scheduled:
-            assert 1 <= num_tokens <= sequence.num_pending
-            sequence.num_computed += num_tokens
-            assert sequence.table is not None
-            assert sequence.table.num_tokens == sequence.num_computed
-        for sequence in complete:
-            for index in range(1, 1 + sequence.unforked):
-                child = Sequence(
-                    sequence.request, index, list(sequence.token_ids), sequence.num_computed,
-                    arrival=sequence.arrival,
-                )  # fmt: skip
-                self.scheduler.add_fork(sequence, child)
-                self.live.append(child)
-                self._sample(child)
-            self._sample(sequence)
-        return plan
-
-    def _sample(self, sequence: Sequence) -> None:
-        sequence.token_ids.append(7)
-        if sequence.num_output_tokens == sequence.request.sampling.max_tokens:
-            self.abort(sequence)
-            self.finished.append(sequence)
-
-
-requests = st.tuples(st.integers(1, 20), st.integers(1, 12), st.integers(1, 3))
+@st.composite
+def requests(draw: st.DrawFn) -> tuple[tuple[int, ...], int, int]:
+    """Prompt, length of the answer, n; many prompts have a beginning in common."""
+    length, common = draw(st.integers(1, 20)), draw(st.integers(0, 20))
+    prompt = ((7,) * common + (8,) * length)[:length]
+    return prompt, draw(st.integers(1, 12)), draw(st.integers(1, 3))
 
 
 @given(
-    arrivals=st.lists(st.lists(requests, max_size=3), max_size=12),
+    arrivals=st.lists(st.lists(requests(), max_size=3), max_size=12),
     aborts=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 10)), max_size=5),
     block_size=st.sampled_from([1, 3, 4, 8]),
     spare=st.integers(0, 6),
     max_num_seqs=st.integers(3, 6),
     budget=st.integers(1, 24),
     alignment=st.sampled_from([1, 4, 8]),
+    prefix_caching=st.booleans(),
+    exact_recompute=st.booleans(),
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=600, deadline=None)
 def test_every_request_ends_and_no_block_is_left(
-    arrivals: list[list[tuple[int, int, int]]],
+    arrivals: list[list[tuple[tuple[int, ...], int, int]]],
     aborts: list[tuple[int, int]],
     block_size: int,
     spare: int,
     max_num_seqs: int,
     budget: int,
     alignment: int,
+    prefix_caching: bool,
+    exact_recompute: bool,
 ) -> None:
     # The pool holds one sequence of the greatest length and little more: constant pressure.
     num_blocks = -(-MAX_LEN // block_size) + spare
     engine = PretendEngine(
         num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs, budget=budget,
-        alignment=alignment,
+        alignment=alignment, prefix_caching=prefix_caching, exact_recompute=exact_recompute,
     )  # fmt: skip
     expected, aborted, steps = 0, 0, 0
     for batch in arrivals:

@@ -13,7 +13,7 @@ VOCAB = 258
 CONTEXT = 96
 
 
-def save_tiny_model(folder: Path) -> Path:
+def save_tiny_model(folder: Path, context: int = CONTEXT) -> Path:
     """Write the model and its tokenizer; weights large enough that greedy answers do not repeat one token."""
     torch.manual_seed(11)
     config = LlamaConfig(
@@ -24,7 +24,7 @@ def save_tiny_model(folder: Path) -> Path:
         num_attention_heads=6,
         num_key_value_heads=2,
         head_dim=8,
-        max_position_embeddings=CONTEXT,
+        max_position_embeddings=context,
         bos_token_id=256,
         eos_token_id=EOS,
         pad_token_id=256,
