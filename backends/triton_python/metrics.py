@@ -66,6 +66,16 @@ _COUNTERS = (
         "Times that a running request gave up its blocks.",
         lambda stats: stats.num_preemptions,
     ),
+    _Figure(
+        ("vllm:prefix_cache_queries_total", "pageport_prefix_cache_queries_total"),
+        "Prompt tokens looked up in the prefix cache.",
+        lambda stats: stats.prefix_cache_queries,
+    ),
+    _Figure(
+        ("vllm:prefix_cache_hits_total", "pageport_prefix_cache_hits_total"),
+        "Prompt tokens that the prefix cache had.",
+        lambda stats: stats.prefix_cache_hits,
+    ),
 )
 
 _GAUGES = (

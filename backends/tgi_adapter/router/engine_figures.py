@@ -32,12 +32,12 @@ _COUNTERS = (
     ),
     _Figure(
         "pageport_prefix_cache_queries_total",
-        "Prompt tokens of requests that began.",
+        "Prompt tokens looked up in the prefix cache.",
         lambda stats: stats.prefix_cache_queries,
     ),
     _Figure(
         "pageport_prefix_cache_hits_total",
-        "Prompt tokens that were found computed.",
+        "Prompt tokens that the prefix cache had.",
         lambda stats: stats.prefix_cache_hits,
     ),
 )
