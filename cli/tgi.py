@@ -10,6 +10,9 @@ _COMMANDS = {
     "launcher": LazyCommand(
         "pageport.cli.tgi_launcher", "launcher", "Serve as `text-generation-launcher` does, with its flags."
     ),
+    "router": LazyCommand(
+        "pageport.cli.tgi_router", "router", "Serve by the embedded router, with the flags of TGI's router."
+    ),
     "shim-dir": LazyCommand(
         "pageport.cli.tgi_shim", "shim_dir", "A folder that makes TGI's launcher start Pageport."
     ),

@@ -14,20 +14,33 @@ from click.core import ParameterSource
 
 from pageport.backends.tgi_adapter.shim import ORIGINAL, write_shim
 from pageport.cli.engine_options import engine_options, given
-from pageport.cli.tgi_launcher_flags import FLAGS, NO_EFFECT, REFUSED, launcher_flags
+from pageport.cli.tgi_embedded import check_limits, serve_embedded
+from pageport.cli.tgi_launcher_flags import LAUNCHER_FLAGS, options_of
 from pageport.core import ConfigError
 
 _RUST = ("text-generation-launcher", "text-generation-router")
-_OURS = frozenset({"backend", "router", "strict"})
+# Types of our engine that TGI's launcher does not know.
+_OUR_DTYPES = ("float32", "auto")
+
+
+def _is_original(context: click.Context, option: click.Parameter, value: str) -> bool:
+    """Whether the original server is meant: by its name, or by a value that the variable PAGEPORT may have."""
+    text = value.lower()
+    if text not in (*ORIGINAL, "pageport", "1", "true", "yes", "on"):
+        raise click.BadParameter(f"{value!r} is neither 'pageport' nor 'text-generation-server'")
+    return text in ORIGINAL
 
 
 @click.command(context_settings={"show_default": True})
-@launcher_flags
+@options_of(LAUNCHER_FLAGS)
 @click.option(
     "--backend",
+    "original",
     envvar="PAGEPORT",
+    callback=_is_original,
+    metavar="pageport|text-generation-server",
     default="pageport",
-    help="pageport, or text-generation-server: the original behind the same ports",
+    help="text-generation-server: the original behind the same ports, also as PAGEPORT=0",
 )
 @click.option(
     "--router",
@@ -41,43 +54,28 @@ _OURS = frozenset({"backend", "router", "strict"})
     help="embedded router: refuse what TGI refuses although clients document it",
 )
 @partial(engine_options, but=frozenset({"dtype"}))
-def launcher(**options: Any) -> None:
+def launcher(original: bool, router: str, strict: bool, **options: Any) -> None:
     """Serve a model as Text Generation Inference does.
 
+    What is said of a flag is about the embedded router; TGI's own launcher takes all of its flags as it does.
     Engine arguments (--block-size, --kv-cache-memory-bytes and so on) are ours; each can also be given as a variable
     PAGEPORT_<ARGUMENT>.
     """
-    flags = {flag.name: options.pop(flag.name) for flag in FLAGS if flag.name in options}
-    ours = {name: options.pop(name) for name in _OURS}
+    flags = {flag.name: options.pop(flag.name) for flag in LAUNCHER_FLAGS}
     engine = given(options)
-    _check(flags)
-    original = ours["backend"].lower() in ORIGINAL
-    if _use_rust(ours["router"]):
+    if not flags["model_id"]:
+        raise ConfigError("--model-id: is required: a folder, a .gguf file, 'demo', or a name on the hub")
+    check_limits(flags)
+    if _use_rust(router):
+        if strict:
+            click.echo("pageport: --strict has no effect with TGI's own router", err=True)
         _exec_rust(flags, engine, original=original)
     if original:
         raise ConfigError(
-            f"--backend {ours['backend']}: the original server runs under TGI's own launcher; {' and '.join(_RUST)} "
-            "must be on PATH"
+            "--backend, PAGEPORT: the original server runs under TGI's own launcher and router: "
+            f"{' and '.join(_RUST)} must be on PATH, without --router embedded"
         )
-    sys.exit(_serve_embedded(flags, engine, strict=ours["strict"]))
-
-
-def _check(flags: Mapping[str, Any]) -> None:
-    """What TGI's launcher refuses as well, with exit status 1."""
-    if not flags["model_id"]:
-        raise ConfigError("--model-id: is required: a folder, a .gguf file, 'demo', or a name on the hub")
-    if flags["max_input_tokens"] and flags["max_input_length"]:
-        raise ConfigError("--max-input-tokens, --max-input-length: give one of the two")
-    if flags["validation_workers"] == 0:
-        raise ConfigError("--validation-workers: must be above 0 (given: 0)")
-    inputs, total = flags["max_input_tokens"] or flags["max_input_length"], flags["max_total_tokens"]
-    if inputs and total and inputs >= total:
-        raise ConfigError(f"--max-input-tokens: must be below --max-total-tokens, {total} (given: {inputs})")
-    capacity = flags["max_batch_total_tokens"]
-    if capacity and total and total > capacity:
-        raise ConfigError(
-            f"--max-total-tokens: must be at most --max-batch-total-tokens, {capacity} (given: {total})"
-        )
+    sys.exit(serve_embedded(flags["model_id"], flags, engine, strict=strict))
 
 
 def _use_rust(choice: str) -> bool:
@@ -96,9 +94,11 @@ def _exec_rust(flags: Mapping[str, Any], engine: Mapping[str, str], *, original:
     environment["PATH"] = f"{shim}{os.pathsep}{environment.get('PATH', '')}"
     environment["PAGEPORT"] = "0" if original else "1"
     environment |= {f"PAGEPORT_{name.upper()}": value for name, value in engine.items()}
-    arguments = [_RUST[0], *_spelled(flags)]
-    if flags["dtype"] in ("float32", "auto"):  # which TGI's launcher does not know
+    if flags["dtype"] in _OUR_DTYPES:
         environment["PAGEPORT_DTYPE"] = flags["dtype"]
+        if environment.get("DTYPE") in _OUR_DTYPES:
+            del environment["DTYPE"]
+    arguments = [_RUST[0], *_spelled(flags)]
     os.execvpe(arguments[0], arguments, environment)
 
 
@@ -106,98 +106,15 @@ def _spelled(flags: Mapping[str, Any]) -> list[str]:
     """The flags that were given on the command line, as they were."""
     context = click.get_current_context()
     words: list[str] = []
-    for flag in FLAGS:
+    for flag in LAUNCHER_FLAGS:
         value = flags[flag.name]
         if context.get_parameter_source(flag.name) is not ParameterSource.COMMANDLINE:
             continue
         if flag.type is bool:
             words.append(flag.option)
-        elif flag.name == "dtype" and value in ("float32", "auto"):
+        elif flag.name == "dtype" and value in _OUR_DTYPES:
             continue
         else:
             for item in value if isinstance(value, tuple) else (value,):
                 words += [flag.option, str(item).lower() if isinstance(item, bool) else str(item)]
     return words
-
-
-def _serve_embedded(flags: Mapping[str, Any], engine: Mapping[str, str], *, strict: bool) -> int:
-    """The router and its engine in this process and its child. Imported only now: the other ways need none of it."""
-    from pageport.backends.tgi_adapter.router.server import serve
-    from pageport.backends.tgi_adapter.router.settings import RouterSettings
-    from pageport.backends.tgi_adapter.shard.engine_settings import ServeFlags, read_engine_config
-    from pageport.backends.tgi_adapter.shard.weights import local_model
-    from pageport.core import EngineClient, Watermark
-
-    _name_what_is_left(flags)
-    environment = _shard_environment(flags, engine)
-    if flags["huggingface_hub_cache"]:
-        os.environ["HF_HUB_CACHE"] = flags["huggingface_hub_cache"]
-    model = local_model(flags["model_id"], flags["revision"], download=True)
-    about_engine = ServeFlags(
-        quantize=flags["quantize"],
-        speculate=flags["speculate"],
-        dtype=flags["dtype"],
-        kv_cache_dtype=flags["kv_cache_dtype"],
-        trust_remote_code=flags["trust_remote_code"],
-    )
-    config = read_engine_config(model, about_engine, environment)
-    settings = RouterSettings(
-        model_id=flags["model_id"],
-        max_input_tokens=flags["max_input_tokens"] or flags["max_input_length"] or 0,
-        max_total_tokens=flags["max_total_tokens"] or 0,
-        watermark=Watermark(_or(flags["watermark_gamma"], 0.5), _or(flags["watermark_delta"], 2.0)),
-        compute_type=os.environ.get("COMPUTE_TYPE", "gpu+optimized"),
-        cors_allow_origin=tuple(flags["cors_allow_origin"]),
-        log_level=os.environ.get("LOG_LEVEL", "info"),
-        strict=strict,
-        **{name: flags[name] for name in _PASSED_ON},
-    )
-    return serve(settings, EngineClient(config), model)
-
-
-# Flags that are settings of the router under the same name.
-_PASSED_ON = (
-    "max_concurrent_requests", "max_best_of", "max_stop_sequences", "max_top_n_tokens", "max_client_batch_size",
-    "validation_workers", "payload_limit", "hostname", "port", "api_key", "disable_grammar_support",
-    "enable_prefill_logprobs", "json_output", "otlp_endpoint", "otlp_service_name", "graceful_termination_timeout",
-)  # fmt: skip
-
-
-def _shard_environment(flags: Mapping[str, Any], engine: Mapping[str, str]) -> dict[str, str]:
-    """What TGI's launcher would tell a shard by variables, and our engine arguments."""
-    environment = dict(os.environ)
-    for name in ("max_batch_size", "rope_scaling", "rope_factor", "lora_adapters", "weights_cache_override"):
-        if flags[name] is not None:
-            environment[name.upper()] = str(flags[name])
-    if _was_given("cuda_memory_fraction"):
-        environment["CUDA_MEMORY_FRACTION"] = str(flags["cuda_memory_fraction"])
-    if flags["max_batch_prefill_tokens"]:
-        environment.setdefault("PAGEPORT_MAX_NUM_BATCHED_TOKENS", str(flags["max_batch_prefill_tokens"]))
-    return environment | {f"PAGEPORT_{name.upper()}": value for name, value in engine.items()}
-
-
-def _name_what_is_left(flags: Mapping[str, Any]) -> None:
-    """Nothing is left aside silently.
-
-    Raises:
-        ConfigError: a flag that would change answers and is not supported.
-    """
-    for name in REFUSED:
-        if flags[name]:
-            raise ConfigError(f"--{name.replace('_', '-')}: is not supported by the embedded router")
-    if (flags["num_shard"] or 1) > 1 or flags["sharded"]:
-        raise ConfigError("--num-shard, --sharded: several ranks need TGI's own launcher and router on PATH")
-    left = [f"--{name.replace('_', '-')}" for name in NO_EFFECT if _was_given(name)]
-    if left:
-        click.echo(f"pageport: without effect with the embedded router: {', '.join(left)}", err=True)
-
-
-def _was_given(name: str) -> bool:
-    return click.get_current_context().get_parameter_source(name) in (
-        ParameterSource.COMMANDLINE,
-        ParameterSource.ENVIRONMENT,
-    )
-
-
-def _or(value: float | None, default: float) -> float:
-    return default if value is None else value

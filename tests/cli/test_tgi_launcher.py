@@ -7,7 +7,10 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -15,34 +18,52 @@ from click.testing import CliRunner
 
 from pageport.cli.tgi import tgi
 from pageport.cli.tgi_launcher import launcher
-from pageport.cli.tgi_launcher_flags import FLAGS
+from pageport.cli.tgi_launcher_flags import LAUNCHER_FLAGS
 
-# What TGI's launcher printed of its arguments, started with just a model, host, port and log format.
-RECORDED = json.loads((Path(__file__).parents[1] / "data" / "tgi" / "launcher-defaults.json").read_text())
-GIVEN = {"model_id", "hostname", "port", "prometheus_port", "shard_uds_path", "json_output", "usage_stats"}
-
-
-def rust(value: object) -> str:
-    """A default as Rust prints it."""
-    if value is None:
-        return "None"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f'"{value}"' if isinstance(value, str) else str(value)
-
-
-def test_every_flag_of_tgi_is_there_with_its_default() -> None:
-    assert [flag.name for flag in FLAGS] == list(RECORDED)
-    for flag in FLAGS:
-        if flag.name == "cors_allow_origin":
-            assert RECORDED[flag.name] == "[]"
-        elif flag.name not in GIVEN:
-            assert rust(flag.default) == RECORDED[flag.name], flag.name
+RECORDED = [
+    json.loads(line)
+    for line in (Path(__file__).parents[1] / "data" / "tgi" / "launcher-args.jsonl").read_text().splitlines()
+]
+# Every recorded launcher was given these, so that their defaults are not in the recordings.
+ALWAYS_GIVEN = {
+    "model_id",
+    "hostname",
+    "port",
+    "prometheus_port",
+    "shard_uds_path",
+    "json_output",
+    "usage_stats",
+}
 
 
-def test_every_flag_has_its_environment_form() -> None:
+def as_recorded(value: Any) -> Any:
+    """A value as the recordings have it: names of choices without dashes, lists as lists."""
+    if isinstance(value, tuple):
+        return list(value)
+    return re.sub("[-_]", "", value) if isinstance(value, str) else value
+
+
+@pytest.mark.parametrize("case", RECORDED, ids=lambda case: " ".join(case["flags"][2:])[:40])
+def test_flags_and_defaults_are_tgis(case: dict[str, Any]) -> None:
+    values = launcher.make_context("launcher", list(case["flags"])).params
+    assert {flag.name for flag in LAUNCHER_FLAGS} == set(case["arguments"]) | ALWAYS_GIVEN
+    for name, recorded in case["arguments"].items():
+        given = (
+            [int(size) for size in values[name].split(",")]
+            if recorded and name == "cuda_graphs"
+            else values[name]
+        )
+        assert as_recorded(given) == as_recorded(recorded), name
+
+
+def test_every_flag_but_env_has_its_environment_form() -> None:
+    """ENV is a variable that many a shell and container has for something else."""
     options = {option.name: option for option in launcher.params if isinstance(option, click.Option)}
-    assert {options[flag.name].envvar for flag in FLAGS} == {flag.name.upper() for flag in FLAGS}
+    for flag in LAUNCHER_FLAGS:
+        assert options[flag.name].envvar == (None if flag.name == "env" else flag.name.upper())
+    context = launcher.make_context("launcher", ["-p", "81", "-g", "7", "-e"])
+    assert (context.params["port"], context.params["graceful_termination_timeout"]) == (81, 7)
+    assert context.params["env"] is True
 
 
 def run(*arguments: str, **environment: str):
@@ -65,7 +86,12 @@ def run(*arguments: str, **environment: str):
         (["--model-id", "demo", "--router", "rust"], "text-generation-launcher .* must be on PATH"),
         (["--model-id", "demo", "--backend", "text-generation-server"], "must be on PATH"),
         (["--model-id", "demo", "--num-shard", "2"], "several ranks"),
-        (["--model-id", "demo", "--ngrok"], "--ngrok: is not supported"),
+        (["--model-id", "demo", "--ngrok"], "--ngrok: not supported"),
+        (["--model-id", "demo", "--weights-cache-override", "x"], "--weights-cache-override: not supported"),
+        (
+            ["--model-id", "demo", "--tokenizer-config-path", "nope"],
+            "--tokenizer-config-path: there is no file",
+        ),
         (["--model-id", "demo", "--lora-adapters", "a=b"], "--lora-adapters"),
         (["--model-id", "demo", "--quantize", "gptq"], "--quantize"),
         (["--model-id", "demo", "--rope-scaling", "linear", "--rope-factor", "2"], "--rope-scaling"),
@@ -80,31 +106,46 @@ def test_what_cannot_be_served_is_said(arguments: list[str], words: str) -> None
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--max-best-of", "x"], ["--nope"], ["--quantize", "nope"], ["--port", "70000"]]
+    "arguments",
+    [["--max-best-of", "x"], ["--nope"], ["--quantize", "nope"], ["--port", "70000"], ["--backend", "tgi"]],
 )
 def test_a_wrong_flag_is_wrong_usage(arguments: list[str]) -> None:
     assert run("--model-id", "demo", *arguments).exit_code == 2
 
 
-def test_the_way_back_is_one_variable() -> None:
-    assert "--backend 0" in str(run("--model-id", "demo", PAGEPORT="0").exception)
+@pytest.mark.parametrize("value", ["0", "False", "text-generation-server"])
+def test_the_way_back_is_one_variable(value: str) -> None:
+    assert "the original server runs under" in str(run("--model-id", "demo", PAGEPORT=value).exception)
 
 
 STAND_IN = """#!{python}
-import json, os, shutil, sys
-names = ("PAGEPORT", "PAGEPORT_BLOCK_SIZE", "PAGEPORT_DTYPE", "MAX_TOTAL_TOKENS")
+import json, os, shutil, subprocess, sys
+names = ("PAGEPORT", "PAGEPORT_BLOCK_SIZE", "PAGEPORT_DTYPE", "MAX_TOTAL_TOKENS", "DTYPE")
 seen = {{name: os.environ.get(name) for name in names}}
-print(json.dumps([sys.argv[1:], seen, shutil.which("text-generation-server")]))
+server = shutil.which("text-generation-server")
+says = subprocess.run([server, "--help"], capture_output=True, text=True).stdout
+print(json.dumps([sys.argv[1:], seen, server, says]))
 """
+ORIGINAL_SAYS = "the original server"
 
 
-def start_stand_in(tmp_path: Path, *arguments: str, **environment: str):
-    """What TGI's launcher would be started with; a stand-in, because the real one is not on every machine."""
+@dataclass(frozen=True)
+class Started:
+    """How TGI's launcher was started: its arguments, some variables, the server on its PATH and what that says."""
+
+    arguments: list[str]
+    variables: dict[str, str | None]
+    server: str
+    says: str
+
+
+def start_stand_in(tmp_path: Path, *arguments: str, **environment: str) -> Callable[[], Started]:
+    """Starts `pageport tgi launcher` where a stand-in for TGI's is on PATH: the real one is not on every machine."""
     binaries = tmp_path / "bin"
-    binaries.mkdir()
+    binaries.mkdir(exist_ok=True)
     for name in ("text-generation-launcher", "text-generation-router"):
-        (binaries / name).write_text(STAND_IN.format(python=sys.executable))
-        (binaries / name).chmod(0o755)
+        write_command(binaries / name, STAND_IN.format(python=sys.executable))
+    write_command(binaries / "text-generation-server", f"#!/bin/sh\necho {ORIGINAL_SAYS}\n")
     command = [Path(sys.executable).with_name("pageport"), "tgi", "launcher", "--model-id", "m", *arguments]
     variables = {
         **os.environ,
@@ -112,33 +153,52 @@ def start_stand_in(tmp_path: Path, *arguments: str, **environment: str):
         "XDG_DATA_HOME": str(tmp_path / "data"),
         **environment,
     }
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True, timeout=60)
-    return json.loads(done.stdout)
+    process = subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True)
+
+    def finished() -> Started:
+        output, _ = process.communicate(timeout=60)
+        assert process.returncode == 0
+        return Started(*json.loads(output))
+
+    return finished
+
+
+def write_command(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o755)
 
 
 def test_tgis_own_launcher_gets_its_flags_and_finds_our_server_first(tmp_path: Path) -> None:
-    arguments, variables, server = start_stand_in(
+    started = start_stand_in(
         tmp_path, "--max-total-tokens", "600", "--json-output", "--sharded", "false", "--cors-allow-origin", "a",
         "--cors-allow-origin", "b", "--block-size", "32", "--dtype", "float32",
-    )  # fmt: skip
-    assert arguments == [
+    )()  # fmt: skip
+    assert started.arguments == [
         "--model-id", "m", "--sharded", "false", "--max-total-tokens", "600", "--json-output",
         "--cors-allow-origin", "a", "--cors-allow-origin", "b",
     ]  # fmt: skip
-    assert (variables["PAGEPORT"], variables["PAGEPORT_BLOCK_SIZE"], variables["PAGEPORT_DTYPE"]) == (
-        "1",
-        "32",
-        "float32",
-    )
-    assert Path(server).parent == tmp_path / "data" / "pageport" / "tgi-shim"
+    variables = started.variables
+    assert variables["PAGEPORT"] == "1"
+    assert (variables["PAGEPORT_BLOCK_SIZE"], variables["PAGEPORT_DTYPE"]) == ("32", "float32")
+    assert Path(started.server).parent == tmp_path / "data" / "pageport" / "tgi-shim"
 
 
-def test_variables_reach_it_as_they_are_and_the_original_server_can_be_chosen(tmp_path: Path) -> None:
-    arguments, variables, _ = start_stand_in(
-        tmp_path, "--backend", "text-generation-server", MAX_TOTAL_TOKENS="700"
-    )
-    assert arguments == ["--model-id", "m"]
-    assert (variables["PAGEPORT"], variables["MAX_TOTAL_TOKENS"]) == ("0", "700")
+def test_variables_reach_it_as_they_are(tmp_path: Path) -> None:
+    started = start_stand_in(tmp_path, MAX_TOTAL_TOKENS="700", DTYPE="float32")()
+    assert started.arguments == ["--model-id", "m"]
+    assert started.variables["MAX_TOTAL_TOKENS"] == "700"
+    # TGI's launcher would refuse a type that only our engine knows.
+    assert (started.variables["DTYPE"], started.variables["PAGEPORT_DTYPE"]) == (None, "float32")
+
+
+def test_both_servers_run_side_by_side_each_by_its_own_choice(tmp_path: Path) -> None:
+    ours = start_stand_in(tmp_path)
+    theirs = start_stand_in(tmp_path, "--backend", "text-generation-server")
+    theirs_too = start_stand_in(tmp_path, PAGEPORT="0")
+    assert "download-weights" in ours().says
+    for started in (theirs(), theirs_too()):
+        assert started.says.strip() == ORIGINAL_SAYS
+        assert started.variables["PAGEPORT"] == "0"
 
 
 def test_shim_dir_prints_the_folder(tmp_path: Path) -> None:

@@ -89,13 +89,18 @@ class ChatTemplate:
             raise RouterError(ErrorKind.TEMPLATE, f"chat_template: {error}") from error
 
 
-def load_chat_template(folder: Path, *, strict: bool) -> ChatTemplate | None:
+def load_chat_template(
+    folder: Path, *, strict: bool, tokenizer_config: Path | None = None
+) -> ChatTemplate | None:
     """The folder's template; None: it has none. With `strict`, only the files that TGI reads.
+
+    Args:
+        tokenizer_config: instead of the folder's `tokenizer_config.json`.
 
     Raises:
         ConfigError: the template cannot be read, or not parsed.
     """
-    configuration = _read_json(folder / "tokenizer_config.json")
+    configuration = _read_json(tokenizer_config or folder / "tokenizer_config.json")
     special_tokens = _special_token_texts(configuration)
     candidates = (
         _read_json(folder / "chat_template.json"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from pageport.core import ConfigError, EngineInfo, Watermark
 
@@ -23,6 +24,7 @@ class RouterSettings:
         model_pipeline_tag: `text-generation` or None make `POST /` answer with the prompt in front.
         enable_prefill_logprobs: without it, `decoder_input_details` brings an empty list, as with TGI's server.
         watermark: what `watermark: true` switches on.
+        tokenizer_config_path: instead of the model's `tokenizer_config.json`, for chat templates.
         graceful_termination_timeout: seconds that running requests may go on after SIGTERM.
         json_output: the log as JSON lines.
         strict: answers as TGI does also where TGI refuses what its clients document.
@@ -48,6 +50,7 @@ class RouterSettings:
     disable_grammar_support: bool = False
     enable_prefill_logprobs: bool = False
     watermark: Watermark = field(default_factory=Watermark)
+    tokenizer_config_path: Path | None = None
     compute_type: str = "gpu+optimized"
     json_output: bool = False
     log_level: str = "info"

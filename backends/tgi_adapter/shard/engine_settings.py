@@ -118,6 +118,11 @@ def _name_what_has_no_effect(flags: ServeFlags, environment: Mapping[str, str]) 
         logger.warning("--trust-remote-code: code that comes with a model is never run")
     if environment.get("DISABLE_CUSTOM_KERNELS"):
         logger.warning("--disable-custom-kernels: no effect; PAGEPORT_KERNEL_BACKEND chooses kernels")
+    # The launcher always says 1.
+    if environment.get("CUDA_MEMORY_FRACTION", "1") not in ("", "1", "1.0") and not _has_gpu(environment):
+        logger.warning(
+            "--cuda-memory-fraction: there is no GPU; PAGEPORT_KV_CACHE_MEMORY_BYTES sizes the KV cache"
+        )
     if flags.otlp_endpoint:
         logger.warning("--otlp-endpoint: the shard sends no traces; the router's go on")
 

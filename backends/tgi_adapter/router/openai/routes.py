@@ -24,8 +24,11 @@ class OpenAiRoutes:
     """
 
     def __init__(self, context: RouterContext) -> None:
-        template = load_chat_template(context.model_folder, strict=context.settings.strict)
-        self._settings = context.settings
+        settings = context.settings
+        template = load_chat_template(
+            context.model_folder, strict=settings.strict, tokenizer_config=settings.tokenizer_config_path
+        )
+        self._settings = settings
         self._chat = ChatRoutes(context, template)
         self._completions = CompletionRoutes(context)
 

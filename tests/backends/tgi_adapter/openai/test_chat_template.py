@@ -137,6 +137,19 @@ def prompt_of(folder: Path, *, strict: bool = False) -> str | None:
     return None if template is None else template.render(HI, None)
 
 
+def test_another_configuration_stands_in_for_the_tokenizers(tmp_path: Path) -> None:
+    write(tmp_path, tokenizer_config={"chat_template": "tokenizer", "bos_token": "<a>"})
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps({"chat_template": "other {{ bos_token }}", "bos_token": "<b>"}))
+    template = load_chat_template(tmp_path, strict=True, tokenizer_config=other)
+    assert template is not None
+    assert template.render(HI, None) == "other <b>"
+    write(tmp_path, chat_template={"chat_template": "own"})
+    template = load_chat_template(tmp_path, strict=True, tokenizer_config=other)
+    assert template is not None
+    assert template.render(HI, None) == "own"
+
+
 def test_the_file_of_its_own_beats_the_tokenizers_configuration(tmp_path: Path) -> None:
     both = write(
         tmp_path,

@@ -75,3 +75,14 @@ def test_a_template_that_cannot_be_parsed_prevents_the_start(
     folder = make_model_folder("template syntax error", demo_model, tmp_path / "model")
     with pytest.raises(ConfigError, match="chat_template: line 1: "):
         create_app(recorded_settings(strict=strict), ScriptedEngine(tokenizer), tokenizer, folder)
+
+
+async def test_a_configuration_given_by_a_flag_is_used(
+    tokenizer: Tokenizer, demo_model: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "tokenizer_config.json"
+    other.write_text('{"chat_template": "Say: {{ messages[0].content }}"}')
+    settings = recorded_settings(tokenizer_config_path=other)
+    async with running_router(settings, tokenizer, demo_model) as (client, _):
+        answer = await client.post("/chat_tokenize", json={"messages": [{"role": "user", "content": "Hi"}]})
+    assert answer.json()["templated_text"] == "Say: Hi"
