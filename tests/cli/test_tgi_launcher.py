@@ -118,6 +118,32 @@ def test_the_way_back_is_one_variable(value: str) -> None:
     assert "the original server runs under" in str(run("--model-id", "demo", PAGEPORT=value).exception)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["--model-id", "m", "--max-best-of", "x"], 2, "--max-best-of"),
+        (["--model-id", "m", "--validation-workers", "0"], 1, "pageport: --validation-workers"),
+        (["--model-id", "/nowhere"], 1, "pageport: --model-id: '/nowhere'"),
+    ],
+)
+def test_a_process_that_cannot_serve_ends_with_its_status(
+    arguments: list[str], status: int, words: str
+) -> None:
+    command = [
+        Path(sys.executable).with_name("pageport"),
+        "tgi",
+        "launcher",
+        "--router",
+        "embedded",
+        *arguments,
+    ]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == status
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 STAND_IN = """#!{python}
 import json, os, shutil, subprocess, sys
 names = ("PAGEPORT", "PAGEPORT_BLOCK_SIZE", "PAGEPORT_DTYPE", "MAX_TOTAL_TOKENS", "DTYPE")

@@ -52,7 +52,7 @@ def launched(demo_model: Path) -> Iterator[Launched]:
         port = probe.getsockname()[1]
     command = [
         Path(sys.executable).with_name("pageport"), "tgi", "launcher", "--router", "embedded",
-        "--model-id", demo_model, "--hostname", "127.0.0.1", "--port", str(port),
+        "--model-id", "demo", "--hostname", "127.0.0.1", "--port", str(port),
         "--kv-cache-memory-bytes", str(2**28),
     ]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
