@@ -82,8 +82,8 @@ async def compare(
             asks = {BARE: ask_bare(client), "Triton": ask_after(triton, ENTRY)}
             asks |= {name: ask_tgi(session, url) for name, url in tgi_urls.items()}
             load = await natural_lengths(asks[BARE], load, concurrency)
-            for ask in asks.values():
-                await run_load(ask, load[:2], concurrency=2, timeout_s=TIMEOUT_S)
+            for ask in asks.values():  # all of them see the prompts once: prefix caches are warm alike
+                await run_load(ask, load, concurrency=concurrency, timeout_s=TIMEOUT_S)
             return await take_turns(asks, load, concurrency, rounds)
     finally:
         await client.close()

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-if DEVICE.type == "cpu":
-    os.environ["TRITON_INTERPRET"] = "1"  # read when the kernels are imported
 
 
 @pytest.fixture(scope="session")
