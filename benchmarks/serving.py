@@ -43,6 +43,7 @@ def pageport(model: Path, dtype: str, threads: int, kv_bytes: int) -> Iterator[R
             "num_threads": threads,
             "omp_wait_policy": os.environ["OMP_WAIT_POLICY"].lower(),
             "kv_cache_memory_bytes": kv_bytes,
+            "enable_prefix_caching": False,  # every round asks the same prompts again
         }
     )
     client = EngineClient(config)

@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from manual_engine import END, ManualEngine, byte_tokenizer, until
 from shard_client import LIVENESS, Shard, refused, request, running_shard
 
@@ -240,3 +241,15 @@ async def test_liveness_in_the_second_version(shard: Shard) -> None:
     (await shard.engine.submitted(1))[0].emit("x", end=FinishReason.LENGTH)
     assert (await call).generations[0].request_id == LIVENESS
     assert shard.held_requests == []
+
+
+async def test_the_reflection_service_names_both_services(shard: Shard) -> None:
+    async with grpc.aio.insecure_channel(f"unix:{shard.path}") as channel:
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        ask = reflection_pb2.ServerReflectionRequest(list_services="")
+        names = {
+            service.name
+            async for answer in stub.ServerReflectionInfo(iter([ask]), timeout=20)
+            for service in answer.list_services_response.service
+        }
+    assert names >= {"generate.v2.TextGenerationService", "generate.v3.TextGenerationService"}
