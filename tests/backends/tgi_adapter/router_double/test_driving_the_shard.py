@@ -213,6 +213,25 @@ def test_any_clients_get_what_is_theirs(
     asyncio.run(drive())
 
 
+@pytest.mark.parametrize("mode", MODES)
+async def test_the_engine_drops_those_who_leave(mode: str, tokenizer: Tokenizer) -> None:
+    """Alone or beside others; their answers would take the engine longer than anybody waits here."""
+    scripts = {name: Script(eos=False) for name in ("Alone", "Leaves", "Stays")}
+    engine = NamedEngine(tokenizer, scripts, step_s=0.03)
+    async with driven(engine, tokenizer, WHOLE_PROMPTS, **MODES[mode]) as double:
+        await finished([double.ask(Client("Alone:", ROUND, leave_after=2))])
+        stays = double.ask(Client("Stays:", 12))
+        await finished([double.ask(Client("Leaves:", ROUND, leave_after=2)), stays])
+    await let_go(engine)
+    asked = [one for one in engine.submitted if ":" in one.prompt]  # the warm-up has no name
+    assert {one.prompt.partition(":")[0]: one.aborted for one in asked} == {
+        "Alone": True,
+        "Stays": False,
+        "Leaves": True,
+    }
+    assert [token for token, _ in stays.events] == tokens_of(scripts["Stays"], 12, tokenizer)
+
+
 # -- the real engine -----------------------------------------------------------------------------------------
 
 
