@@ -31,14 +31,15 @@ from pageport.kernels.cpu.scalars import (
     tanh,
     widen,
 )
+from pageport.kernels.cpu.softmax_step import softmax_step
 from pageport.kernels.cpu.threads import Worker, define_arguments, worker_signature
 
 PARTITION = 256
 
-# Tokens between two rescalings, and how far memory is asked for ahead. 32 beats 64 and 128 where the KV
-# comes from memory (9.0, 6.4 and 7.2 GB/s on one thread, 8 sequences of 2,048) and is 10 % slower than 128
-# where it is in the cache.
-TILE = 32
+# Tokens between two rescalings, and how far memory is asked for ahead. As long as a usual block: its keys are read,
+# then its values, which lie behind them. With 32, keys and values of two blocks take turns, and 64 sequences of 208
+# tokens are read at 25 GB/s instead of 34 (two threads, where summing a long array reads 48).
+TILE = 16
 
 # A task takes as many KV heads as make pieces of this many bytes of each slot: reading 128 bytes of every 384
 # runs at a third of the speed of reading all (3.5 against 10 GB/s, one thread, blocks in random order).
@@ -141,29 +142,12 @@ class DecodeAttention:
             self._finished = torch.zeros(slices, dtype=torch.int64)
 
 
-@njit(fastmath=FAST_MATH | {"nnan"}, error_model="numpy")
-def _softmax_tile(row: Any, count: Any, scale: Any, soft_cap: Any, top: Any) -> Any:
-    """Turn dot products [TILE], of which `count` are real, into weights 2**(logit - maximum).
-
-    `top` is the maximum so far. Weights past `count` are next to nothing (`exp2` of -inf). Returns the new
-    maximum and the sum of the weights.
-    """
-    if soft_cap > 0:
+@njit(fastmath=FAST_MATH, error_model="numpy")
+def _cap(scores: Any, scale: Any, soft_cap: Any) -> None:
+    """Dot products [group, TILE] become soft-capped logits."""
+    for g in range(scores.shape[0]):
         for t in range(TILE):
-            row[t] = soft_cap * LOG2_E * tanh(row[t] * scale / soft_cap)
-    else:
-        for t in range(TILE):
-            row[t] *= scale * LOG2_E
-    for t in range(count, TILE):
-        row[t] = NEGATIVE_INFINITY
-    for t in range(TILE):
-        top = max(top, row[t])
-    for t in range(TILE):
-        row[t] = exp2(row[t] - top)
-    total = np.float32(0)
-    for t in range(TILE):
-        total += row[t]
-    return top, total
+            scores[g, t] = soft_cap * tanh(scores[g, t] * scale / soft_cap)
 
 
 @njit(error_model="numpy")
@@ -211,50 +195,46 @@ def _attend_tile(
     a: Any,
     queries: Any,
     rows: Any,
-    head: Any,
     scores: Any,
-    partial: Any,
+    partial_at: Any,
     place: Any,
     dim: Any,
     group: Any,
     bfloat16: Any,
 ) -> None:
-    """One step of the online softmax: a tile of tokens for the query heads of one KV head.
+    """One step of the online softmax: a tile of tokens for the query heads of a task's KV heads.
 
-    `rows` holds the tile's key addresses and the next tile's. `partial` holds maxima, sums of weights and
-    weighted sums of values. `place` is (tokens in the tile, first KV head of the task, KV heads of the task):
-    together, the task's heads ask for the next tile's rows while they work on this one's.
+    Rows are read whole, head after head, so that memory is read in the order in which it lies: the processor then
+    asks for it ahead by itself, which a single core's own requests are too few for.
+
+    `rows` holds the tile's key addresses and the next tile's. At `partial_at` are the first head's maxima, sums of
+    weights and weighted sums of values. `place` is (tokens in the tile, first KV head of the task, its KV heads).
     """
     count, first_head, heads = place
     row_bytes = dim * (2 if bfloat16 else 4)
-    tops, totals, sums = partial[:group], partial[group : 2 * group], partial[2 * group :]
-    scores_at, rows_at = scores.ctypes.data, rows.ctypes.data
-    before = (head - first_head) * (-(-count // ROWS) * ROWS)
+    queries_at, scores_at, rows_at = queries.ctypes.data, scores.ctypes.data, rows.ctypes.data
+    partial_bytes = a.max_partitions * group * (dim + 2) * 4
     for t in range(0, count, ROWS):
-        ahead = before + t
-        soon = rows[TILE + ahead // heads] + (first_head + ahead % heads) * row_bytes
-        prefetch_rows(soon, dim, bfloat16)
-        prefetch_rows(soon + a.value_offset, dim, bfloat16)
-        score_rows(
-            queries.ctypes.data,
-            rows_at + t * 8,
-            head * row_bytes,
-            scores_at + t * 4,
-            TILE,
-            dim,
-            group,
-            bfloat16,
+        for h in range(heads):
+            offset = (first_head + h) * row_bytes
+            prefetch_rows(rows_at + (TILE + t) * 8, offset, dim, bfloat16)
+            query, target = queries_at + h * group * dim * 4, scores_at + (h * group * TILE + t) * 4
+            score_rows(query, rows_at + t * 8, offset, target, TILE, dim, group, bfloat16)
+    factor = a.scale * LOG2_E
+    if a.soft_cap > 0:
+        _cap(scores, a.scale, a.soft_cap)
+        factor = LOG2_E
+    for h in range(heads):
+        softmax_step(
+            scores_at + h * group * TILE * 4, partial_at + h * partial_bytes, count, factor, TILE, dim, group
         )
-    for g in range(group):
-        top, total = _softmax_tile(scores[g], count, a.scale, a.soft_cap, tops[g])
-        shrink = exp2(tops[g] - top)
-        totals[g] = totals[g] * shrink + total
-        tops[g] = top
-        for d in range(dim):
-            sums[g * dim + d] *= shrink
-    value_at = head * row_bytes + a.value_offset
     for t in range(0, count, ROWS):
-        add_rows(sums.ctypes.data, rows_at + t * 8, value_at, scores_at + t * 4, TILE, dim, group, bfloat16)
+        for h in range(heads):
+            offset = (first_head + h) * row_bytes + a.value_offset
+            prefetch_rows(rows_at + (TILE + t) * 8, offset, dim, bfloat16)
+            sums = partial_at + h * partial_bytes + 2 * group * 4
+            weights = scores_at + (h * group * TILE + t) * 4
+            add_rows(sums, rows_at + t * 8, offset, weights, TILE, dim, group, bfloat16)
 
 
 @njit(error_model="numpy", inline="always")
@@ -280,8 +260,8 @@ def _decode_worker(dim: int, group: int, dtype: torch.dtype) -> Worker:
     def decode(pointer: Any) -> None:
         arguments = carray(pointer, 1)
         a = arguments[0]
-        queries = np.empty((group, dim), np.float32)
-        scores = np.empty((group, TILE), np.float32)
+        queries = np.empty((a.slice_heads * group, dim), np.float32)
+        scores = np.empty((a.slice_heads * group, TILE), np.float32)
         merged = np.empty(dim, np.float32)
         rows = np.empty(PARTITION + TILE, np.int64)
         shape = (a.num_seqs, a.num_kv_heads, a.max_partitions, partial_size)
@@ -301,16 +281,15 @@ def _decode_worker(dim: int, group: int, dtype: torch.dtype) -> Worker:
             for head in range(first_head, first_head + heads):
                 partials[seq, head, part, :group] = NEGATIVE_INFINITY
                 partials[seq, head, part, group:] = 0
+            source = a.query + seq * a.query_stride + first_head * group_bytes
+            query = carray(pointer_at(source), (heads * group, dim), element)
+            for g in range(heads * group):
+                for d in range(dim):
+                    queries[g, d] = widen(query[g, d])
+            partial_at = partials[seq, first_head, part].ctypes.data
             for tile in range(0, end - start, TILE):
                 place = (min(TILE, end - start - tile), first_head, heads)
-                for head in range(first_head, first_head + heads):
-                    source = a.query + seq * a.query_stride + head * group_bytes
-                    query = carray(pointer_at(source), (group, dim), element)
-                    for g in range(group):
-                        for d in range(dim):
-                            queries[g, d] = widen(query[g, d])
-                    partial = partials[seq, head, part]
-                    _attend_tile(a, queries, rows[tile:], head, scores, partial, place, dim, group, bfloat16)
+                _attend_tile(a, queries, rows[tile:], scores, partial_at, place, dim, group, bfloat16)
             first_part, last_part = oldest // PARTITION, (length - 1) // PARTITION + 1
             finished = a.finished + (seq * a.num_slices + slice_) * 8
             if fetch_and_add(finished, 1) + 1 == last_part - first_part:

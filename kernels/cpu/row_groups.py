@@ -7,7 +7,6 @@ Vectors have 16 lanes, or as many as divide the head size; LLVM maps them to wha
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from llvmlite import ir
@@ -15,37 +14,10 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-FLOAT = ir.FloatType()
-INT16 = ir.IntType(16)
-INT32 = ir.IntType(32)
-INT64 = ir.IntType(64)
+from pageport.kernels.cpu.vectors import FLOAT, INT32, INT64, broadcast, fused, lanes, load, store
 
 ROWS = 4
 CACHE_LINE = 64  # bytes
-CONTRACT = ("contract", "nsz")
-
-
-def lanes(head_dim: int) -> int:
-    """Floats in one vector, at least 4: the head size must be a multiple of that."""
-    return math.gcd(head_dim, 16)
-
-
-def _load(builder: Any, address: Any, index: int, width: int, bfloat16: bool) -> Any:
-    """`width` elements from `index` on, as float32 lanes."""
-    element, size = (INT16, 2) if bfloat16 else (FLOAT, 4)
-    pointer = builder.inttoptr(
-        builder.add(address, INT64(index * size)), ir.VectorType(element, width).as_pointer()
-    )
-    vector = builder.load(pointer, align=size)
-    if not bfloat16:
-        return vector
-    wide = ir.VectorType(INT32, width)
-    shifted = builder.shl(builder.zext(vector, wide), ir.Constant(wide, [16] * width))
-    return builder.bitcast(shifted, ir.VectorType(FLOAT, width))
-
-
-def _fused(builder: Any, a: Any, b: Any, c: Any) -> Any:
-    return builder.fadd(builder.fmul(a, b, flags=CONTRACT), c, flags=CONTRACT)
 
 
 def _sum_lanes(builder: Any, vectors: list[Any], width: int) -> Any:
@@ -99,13 +71,15 @@ def score_rows(
         vector = ir.VectorType(FLOAT, width)
         sums = [[ir.Constant(vector, [0.0] * width) for _ in range(ROWS)] for _ in range(heads)]
         for index in range(0, head_dim, width):
-            keys = [_load(builder, address, index, width, bool(bfloat16.literal_value)) for address in row]
+            keys = [
+                load(builder, address, index, width, bfloat16=bool(bfloat16.literal_value)) for address in row
+            ]
             for g in range(heads):
-                query = _load(builder, query_base, g * head_dim + index, width, False)
-                sums[g] = [_fused(builder, query, keys[r], sums[g][r]) for r in range(ROWS)]
+                query = load(builder, query_base, g * head_dim + index, width)
+                sums[g] = [fused(builder, query, keys[r], sums[g][r]) for r in range(ROWS)]
         for g in range(heads):
             four = _sum_lanes(builder, sums[g], width)
-            _store(builder, four, target, g * step)
+            store(builder, four, target, g * step)
         return context.get_dummy_value()
 
     return types.void(
@@ -139,15 +113,17 @@ def add_rows(
         sum_base, row_table, offset, weight_base = arguments[:4]
         row = _row_addresses(builder, row_table, offset)
         factors = [
-            [_broadcast(builder, weight_base, g * step + r, width) for r in range(ROWS)] for g in range(heads)
+            [broadcast(builder, weight_base, g * step + r, width) for r in range(ROWS)] for g in range(heads)
         ]
         for index in range(0, head_dim, width):
-            values = [_load(builder, address, index, width, bool(bfloat16.literal_value)) for address in row]
+            values = [
+                load(builder, address, index, width, bfloat16=bool(bfloat16.literal_value)) for address in row
+            ]
             for g in range(heads):
-                total = _load(builder, sum_base, g * head_dim + index, width, False)
+                total = load(builder, sum_base, g * head_dim + index, width)
                 for r in range(ROWS):
-                    total = _fused(builder, factors[g][r], values[r], total)
-                _store(builder, total, sum_base, g * head_dim + index)
+                    total = fused(builder, factors[g][r], values[r], total)
+                store(builder, total, sum_base, g * head_dim + index)
         return context.get_dummy_value()
 
     return types.void(
@@ -156,37 +132,23 @@ def add_rows(
 
 
 @intrinsic(prefer_literal=True)
-def prefetch_rows(typing_context: Any, address: Any, dim: Any, bfloat16: Any) -> Any:
-    """Ask for the cache lines of as many bytes as four rows have (`dim` and `bfloat16`: constants)."""
-    size = ROWS * dim.literal_value * (2 if bfloat16.literal_value else 4)
+def prefetch_rows(typing_context: Any, rows: Any, offset: Any, dim: Any, bfloat16: Any) -> Any:
+    """Ask for four rows; arguments as of `score_rows`."""
+    size = dim.literal_value * (2 if bfloat16.literal_value else 4)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         byte_pointer = ir.IntType(8).as_pointer()
         shape = ir.FunctionType(ir.VoidType(), [byte_pointer, INT32, INT32, INT32])
         function = cgutils.get_or_insert_function(builder.module, shape, "llvm.prefetch.p0")
-        for offset in range(0, size, CACHE_LINE):
-            line = builder.inttoptr(builder.add(arguments[0], INT64(offset)), byte_pointer)
-            builder.call(function, [line, INT32(0), INT32(2), INT32(1)])  # to read, into L2, data
+        for row in _row_addresses(builder, *arguments[:2]):
+            for start in range(0, size, CACHE_LINE):
+                line = builder.inttoptr(builder.add(row, INT64(start)), byte_pointer)
+                builder.call(function, [line, INT32(0), INT32(3), INT32(1)])  # to read, into L1, data
         return context.get_dummy_value()
 
-    return types.void(types.int64, dim, bfloat16), generate
+    return types.void(types.int64, types.int64, dim, bfloat16), generate
 
 
 def _row_addresses(builder: Any, table: Any, offset: Any) -> list[Any]:
     pointer = builder.inttoptr(table, INT64.as_pointer())
     return [builder.add(builder.load(builder.gep(pointer, [INT64(r)])), offset) for r in range(ROWS)]
-
-
-def _store(builder: Any, vector: Any, base: Any, index: int) -> None:
-    pointer = builder.inttoptr(builder.add(base, INT64(index * 4)), vector.type.as_pointer())
-    builder.store(vector, pointer, align=4)
-
-
-def _broadcast(builder: Any, base: Any, index: int, width: int) -> Any:
-    pointer = builder.inttoptr(builder.add(base, INT64(index * 4)), FLOAT.as_pointer())
-    scalar = builder.load(pointer)
-    vector = ir.VectorType(FLOAT, width)
-    first = builder.insert_element(ir.Constant(vector, ir.Undefined), scalar, INT32(0))
-    return builder.shuffle_vector(
-        first, ir.Constant(vector, ir.Undefined), ir.Constant(ir.VectorType(INT32, width), [0] * width)
-    )
