@@ -24,6 +24,14 @@ class KernelBackend(enum.StrEnum):
     GPU = "gpu"
 
 
+class WaitPolicy(enum.StrEnum):
+    """What CPU threads do while they wait for each other between two pieces of work."""
+
+    BRIEF = "brief"
+    PASSIVE = "passive"
+    ACTIVE = "active"
+
+
 @dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
 class EngineConfig:
     """All that an engine can be told. Unset (None) sizes are derived from the model and machine."""
@@ -57,8 +65,10 @@ class EngineConfig:
         default=0.01, ge=0.0, lt=1.0, description="share of blocks kept free when a new request is admitted"
     )
     num_threads: int | None = Field(default=None, ge=1, description="CPU threads; None: all cores")
-    omp_wait_policy: Literal["passive", "active"] = Field(
-        default="passive", description="what idle CPU threads do: sleep, or spin"
+    omp_wait_policy: WaitPolicy = Field(
+        default=WaitPolicy.BRIEF,
+        description="what CPU threads do while they wait for each other: brief: spin for some tens of microseconds, then "
+        "sleep; passive: sleep at once, for a machine with other busy programs; active: spin without end",
     )
     kernel_backend: KernelBackend = KernelBackend.AUTO
     seed: int | None = Field(
