@@ -67,8 +67,8 @@ class EngineConfig:
     num_threads: int | None = Field(default=None, ge=1, description="CPU threads; None: all cores")
     omp_wait_policy: WaitPolicy = Field(
         default=WaitPolicy.BRIEF,
-        description="what CPU threads do while they wait for each other: brief: spin for some tens of microseconds, then "
-        "sleep; passive: sleep at once, for a machine with other busy programs; active: spin without end",
+        description="what CPU threads do while they wait for each other: brief: spin for some tens of microseconds, "
+        "then sleep; passive: sleep at once, for a machine with other busy programs; active: spin without end",
     )
     kernel_backend: KernelBackend = KernelBackend.AUTO
     seed: int | None = Field(

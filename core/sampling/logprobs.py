@@ -12,6 +12,7 @@ import torch
 from pageport.core.sampling.chunks import row_chunks
 from pageport.core.sampling.ranking import first_token_ids, rank_all, rank_leading
 from pageport.core.sampling_params import LogprobsMode, SamplingParams
+from pageport.kernels.log_normalisers import LogNormalisers, log_normalisers
 
 
 class TokenLogprobs(NamedTuple):
@@ -46,11 +47,11 @@ def token_logprobs(
 def _chunk_logprobs(
     logits: torch.Tensor, chosen_ids: Sequence[int], nums: Sequence[int]
 ) -> list[TokenLogprobs]:
-    everything = torch.log_softmax(logits, dim=-1)
+    normalisers = log_normalisers(logits)
     chosen = torch.tensor(chosen_ids, device=logits.device)[:, None]
     most = min(max(nums), logits.shape[1])
     listed = torch.cat([chosen, first_token_ids(logits, most)], dim=1) if most else chosen
-    values = everything.gather(1, listed).tolist()
+    values = normalisers.logprobs(logits.gather(1, listed)).tolist()
     return [
         _listed(tokens[0], row_values[0], rank, tokens[1 : num + 1], row_values[1 : num + 1])
         for tokens, row_values, rank, num in zip(
@@ -93,12 +94,12 @@ def processed_logprobs(
     Args:
         scores: float32 [N, V], already divided by the temperature; -inf: impossible.
     """
-    everything = torch.log_softmax(scores, dim=-1)
+    normalisers = log_normalisers(scores)
     chosen = torch.tensor(chosen_ids, device=scores.device)[:, None]
-    own = everything.gather(1, chosen)[:, 0].tolist()
+    own = normalisers.logprobs(scores.gather(1, chosen))[:, 0].tolist()
     if not any(nums):  # the usual case, and ranking costs more than all the rest
         return [TokenLogprobs([token], [value], [0]) for token, value in zip(chosen_ids, own, strict=True)]
-    leading = _leading_with_equals(scores, everything, nums)
+    leading = _leading_with_equals(scores, normalisers, nums)
     return [
         _listed(token, value, rank if num else 0, *head)
         for token, value, rank, num, head in zip(
@@ -125,7 +126,7 @@ def filtered_logprobs(
 
 
 def _leading_with_equals(
-    scores: torch.Tensor, logprobs: torch.Tensor, nums: Sequence[int]
+    scores: torch.Tensor, normalisers: LogNormalisers, nums: Sequence[int]
 ) -> list[tuple[list[int], list[float]]]:
     """For each row its `nums[row]` likeliest possible tokens and all that are as likely as the last of them.
 
@@ -137,7 +138,7 @@ def _leading_with_equals(
     ranking = rank_leading(scores, min(max(nums) + margin, scores.shape[1]))
     ordered = ranking.logits.cpu().numpy()
     token_ids = ranking.token_ids.tolist()
-    values = logprobs.gather(1, ranking.token_ids).tolist()
+    values = normalisers.logprobs(ranking.logits).tolist()
     leading = []
     for row, (num, certain) in enumerate(zip(nums, ranking.certain.tolist(), strict=True)):
         count = _count_with_equals(ordered[row], num)
@@ -147,7 +148,8 @@ def _leading_with_equals(
             whole = rank_all(scores[row : row + 1])
             count = _count_with_equals(whole.logits[0].cpu().numpy(), num)
             head = whole.token_ids[0, :count]
-            leading.append((head.tolist(), logprobs[row, head].tolist()))
+            logprobs = scores[row, head] - normalisers.peaks[row] - normalisers.log_totals[row]
+            leading.append((head.tolist(), logprobs.tolist()))
     return leading
 
 

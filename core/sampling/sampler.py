@@ -160,15 +160,23 @@ class Sampler:
                 passed_scores, passed.token_ids.cpu().numpy(), token_ids[row], params.logprobs or 0
             )
         whole = [row for row in batch.with_processed.indices if row not in kept]
-        for chunk in row_chunks(len(whole), logits.device):
+        if not whole:
+            return
+        temperatures = [_divisor(batch.states[row]) for row in whole]
+        is_scaled = any(temperature != 1.0 for temperature in temperatures)
+        # Chunks keep a copy that was divided in the cache; without one there is nothing to keep.
+        for chunk in row_chunks(len(whole), logits.device) if is_scaled else [slice(len(whole))]:
             rows = whole[chunk]
             states = [batch.states[row] for row in rows]
-            temperatures = [1.0 if state.params.is_greedy else state.params.temperature for state in states]
             scores = logits[rows[0] : rows[-1] + 1] if rows[-1] - rows[0] == len(rows) - 1 else logits[rows]
-            if any(temperature != 1.0 for temperature in temperatures):
-                scores = scores / torch.tensor(temperatures, device=logits.device)[:, None]
+            if is_scaled:
+                scores = scores / torch.tensor(temperatures[chunk], device=logits.device)[:, None]
             repair(scores, scores.amax(dim=-1), [state.fallback_token_id for state in states])
             chosen = [token_ids[row] for row in rows]
             nums = [state.params.logprobs or 0 for state in states]
             for row, position in zip(rows, processed_logprobs(scores, chosen, nums), strict=True):
                 logprobs[row] = position
+
+
+def _divisor(state: SamplingState) -> float:
+    return 1.0 if state.params.is_greedy else state.params.temperature

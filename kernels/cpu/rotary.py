@@ -10,11 +10,11 @@ import torch
 from numba import carray, cfunc, njit
 
 from pageport.kernels.batch import RaggedBatch
+from pageport.kernels.cpu.row_ops import PARALLEL_FROM
 from pageport.kernels.cpu.scalars import ANY_LENGTH, ELEMENTS, FAST_MATH, draw_task, narrow, pointer_at, widen
 from pageport.kernels.cpu.threads import Worker, define_arguments, worker_signature
 
 TOKENS_PER_TASK = 8
-PARALLEL_FROM = 131_072  # elements of queries, keys and values; see row_ops.py
 
 RotaryArguments = define_arguments(
     "RotaryArguments",

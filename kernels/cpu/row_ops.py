@@ -26,8 +26,9 @@ from pageport.kernels.cpu.threads import Worker, define_arguments, worker_signat
 
 ROWS_PER_TASK = 8
 
-# Elements from which a second thread pays for its launch: 8.6 µs (see threads.py) are about 60,000 elements.
-PARALLEL_FROM = 131_072
+# Elements from which a second thread pays for its launch, where threads spin for a moment before they sleep: 64 rows of
+# 2 x 1,536 take 14 µs instead of 23, 16 rows 6 instead of 8. One that sleeps takes 40 µs to wake.
+PARALLEL_FROM = 24_576
 
 NormArguments = define_arguments(
     "NormArguments", ("rows", "width", "x", "residual", "weight", "output"), floats=("eps",)
