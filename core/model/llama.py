@@ -88,7 +88,7 @@ class LlamaForCausalLM:
     @torch.inference_mode()
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[R, hidden_size] -> float32 [R, vocab_size]."""
-        return self._weights.head(hidden).float()
+        return self._weights.head.wide(hidden)
 
     def _attention(
         self,

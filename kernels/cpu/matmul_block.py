@@ -1,0 +1,127 @@
+"""Vector code for a tile of a matrix product: up to six rows times 64 columns, in bfloat16 with float32 sums.
+
+The processor's own instruction (AVX512-BF16's `vdpbf16ps`) multiplies 32 pairs and adds them to 16 sums. Six rows of
+four such vectors are 24 of the 32 registers: more than its latency asks for, and the rest hold weights and inputs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from pageport.kernels.cpu.vectors import FLOAT, INT16, INT32, INT64, load, splat
+
+ROWS = 6
+COLUMNS = 64
+_LANES = 16
+_VECTORS = COLUMNS // _LANES
+_PAIR_BYTES = COLUMNS * 4  # of one pair of rows of the packed matrix
+
+
+class _BFloat16(ir.Type):
+    """LLVM's `bfloat`, which llvmlite has no name for."""
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+
+_SUMS = ir.VectorType(FLOAT, _LANES)
+_WORDS = ir.VectorType(INT32, _LANES)
+_PAIRS = ir.VectorType(_BFloat16(), 2 * _LANES)
+
+
+@intrinsic(prefer_literal=True)
+def multiply_block(
+    typing_context: Any,
+    x: Any,
+    x_stride: Any,
+    matrix: Any,
+    bias: Any,
+    y: Any,
+    y_stride: Any,
+    pairs: Any,
+    rows: Any,
+    wide: Any,
+) -> Any:
+    """`rows` rows of y [rows, 64] = x [rows, 2 * pairs] @ matrix + bias, each sum in the order of `x`'s columns.
+
+    Args (int64; addresses, and strides in bytes; the last two compile-time constants):
+        x: bfloat16.
+        matrix: bfloat16 [pairs, 64, 2].
+        bias: float32 [64].
+        y: bfloat16, or float32 if `wide`, then rounded to bfloat16 all the same.
+    """
+    count, is_wide = rows.literal_value, bool(wide.literal_value)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        x, x_stride, matrix, bias, y, y_stride, pairs = arguments[:7]
+        inputs = [builder.add(x, builder.mul(x_stride, INT64(row))) for row in range(count)]
+        start = [load(builder, bias, vector * _LANES, _LANES) for vector in range(_VECTORS)]
+        sums = _loop(builder, inputs, matrix, start, pairs)
+        for row in range(count):
+            target = builder.add(y, builder.mul(y_stride, INT64(row)))
+            for vector in range(_VECTORS):
+                _round_and_store(builder, sums[row][vector], target, vector, is_wide)
+        return context.get_dummy_value()
+
+    integers = (types.int64,) * 7
+    return types.void(*integers, rows, wide), generate
+
+
+def _loop(builder: Any, inputs: list[Any], matrix: Any, start: list[Any], pairs: Any) -> list[list[Any]]:
+    """The sums [row][vector] over all pairs of columns of the inputs; at least one."""
+    dot = cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(_SUMS, [_SUMS, _PAIRS, _PAIRS]), "llvm.x86.avx512bf16.dpbf16ps.512"
+    )
+    before, loop, after = builder.block, builder.append_basic_block(), builder.append_basic_block()
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    index = builder.phi(INT64)
+    sums = [[builder.phi(_SUMS) for _ in start] for _ in inputs]
+    address = builder.add(matrix, builder.mul(index, INT64(_PAIR_BYTES)))
+    weights = [_load_pairs(builder, address, vector) for vector in range(len(start))]
+    new = []
+    for row, row_sums in zip(inputs, sums, strict=True):
+        word = builder.load(
+            builder.inttoptr(builder.add(row, builder.mul(index, INT64(4))), INT32.as_pointer())
+        )
+        value = builder.bitcast(splat(builder, word, _LANES), _PAIRS)
+        new.append(
+            [
+                builder.call(dot, [total, value, weight])
+                for total, weight in zip(row_sums, weights, strict=True)
+            ]
+        )
+    following = builder.add(index, INT64(1))
+    index.add_incoming(INT64(0), before)
+    index.add_incoming(following, loop)
+    for row_sums, row_new in zip(sums, new, strict=True):
+        for total, first, later in zip(row_sums, start, row_new, strict=True):
+            total.add_incoming(first, before)
+            total.add_incoming(later, loop)
+    builder.cbranch(builder.icmp_signed("<", following, pairs), loop, after)
+    builder.position_at_end(after)
+    return new
+
+
+def _load_pairs(builder: Any, address: Any, vector: int) -> Any:
+    pointer = builder.inttoptr(builder.add(address, INT64(vector * _LANES * 4)), _WORDS.as_pointer())
+    return builder.bitcast(builder.load(pointer, align=64), _PAIRS)
+
+
+def _round_and_store(builder: Any, sums: Any, target: Any, vector: int, is_wide: bool) -> None:
+    """Round to bfloat16, to the nearest and ties to even; `is_wide`: store it as float32."""
+    halves = ir.VectorType(INT16, _LANES)
+    shape = ir.FunctionType(ir.VectorType(_BFloat16(), _LANES), [_SUMS])
+    narrow = cgutils.get_or_insert_function(builder.module, shape, "llvm.x86.avx512bf16.cvtneps2bf16.512")
+    value = builder.bitcast(builder.call(narrow, [sums]), halves)
+    size = 2
+    if is_wide:
+        value = builder.shl(builder.zext(value, _WORDS), ir.Constant(_WORDS, [16] * _LANES))
+        size = 4
+    pointer = builder.inttoptr(builder.add(target, INT64(vector * _LANES * size)), value.type.as_pointer())
+    builder.store(value, pointer, align=size)
