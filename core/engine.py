@@ -50,7 +50,13 @@ class Engine:
         model_config = load_model_config(config.model)
         dtype = resolve_dtype(config.dtype, device)
         kernels = make_kernels(config.kernel_backend, device)
-        model = load_model(config.model, dtype=dtype, device=device, kernels=kernels)
+        model = load_model(
+            config.model,
+            dtype=dtype,
+            device=device,
+            kernels=kernels,
+            quantised=config.quantization is not None,
+        )
         size = size_kv_cache(config, model_config, dtype, device)
         kv = KVManager(size.num_blocks, config.block_size, config.max_num_seqs, size.max_model_len)
         pool = allocate_kv_pool(size, config.block_size, model_config, dtype, device)

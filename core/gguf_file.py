@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from gguf import GGUFReader, ReaderTensor, dequantize
+from gguf import GGMLQuantizationType, GGUFReader, ReaderTensor, dequantize
 
 from pageport.core.errors import ModelError
 
@@ -88,13 +88,26 @@ class GgufFile:
         """One tensor, float32, rows as transformers orders them."""
         tensor = self._tensors[name]
         values = dequantize(tensor.data, tensor.tensor_type).astype(np.float32, copy=False)
-        if self.architecture == "llama":
-            if ".q_proj." in name:
-                values = _unpermute(values, self._value("attention.head_count"))
-            elif ".k_proj." in name:
-                heads = self._value("attention.head_count")
-                values = _unpermute(values, self._value("attention.head_count_kv", heads))
-        return np.ascontiguousarray(values)
+        order = self.row_order(name)
+        return np.ascontiguousarray(values if order is None else values[order])
+
+    def stored(self, name: str) -> tuple[npt.NDArray[Any], GGMLQuantizationType]:
+        """One tensor as the file has it, and its type; quantised ones are uint8 [rows, bytes of a row].
+
+        Rows are in llama.cpp's order; see `row_order`.
+        """
+        tensor = self._tensors[name]
+        return tensor.data, tensor.tensor_type
+
+    def row_order(self, name: str) -> npt.NDArray[np.int64] | None:
+        """Which of a tensor's stored rows stands where for transformers; None: all in their places."""
+        if self.architecture != "llama" or not name.endswith(("q_proj.weight", "k_proj.weight")):
+            return None
+        heads = self._value("attention.head_count")
+        if ".k_proj." in name:
+            heads = self._value("attention.head_count_kv", heads)
+        rows = np.arange(len(self._tensors[name].data), dtype=np.int64)
+        return _unpermute(rows[:, None], heads)[:, 0]
 
     def _value(self, key: str, default: Any = None) -> Any:
         value = self.metadata.get(f"{self.architecture}.{key}", default)
@@ -103,7 +116,7 @@ class GgufFile:
         return value
 
 
-def _unpermute(rows: FloatArray, heads: int) -> FloatArray:
+def _unpermute(rows: npt.NDArray[np.int64], heads: int) -> npt.NDArray[np.int64]:
     """Undo llama.cpp's order of query and key rows [heads * D, hidden].
 
     llama.cpp interleaves each head's two rotary halves (0, D/2, 1, D/2 + 1, …) because it rotates

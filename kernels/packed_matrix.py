@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from pageport.kernels.quantised import QuantisedWeight
+
 if TYPE_CHECKING:
     from pageport.kernels.cpu.matmul import PackedMatrix
+    from pageport.kernels.cpu.quantised_matmul import QuantisedMatrix
 
 
 def pack_matrix(weight: torch.Tensor, bias: torch.Tensor | None) -> PackedMatrix | None:
@@ -23,3 +26,16 @@ def pack_matrix(weight: torch.Tensor, bias: torch.Tensor | None) -> PackedMatrix
         return None
     use_compile_cache()
     return PackedMatrix(weight, bias)
+
+
+def pack_quantised(weight: QuantisedWeight, bias: torch.Tensor | None) -> QuantisedMatrix | None:
+    """As `pack_matrix`, for a weight that stays quantised."""
+    try:
+        from pageport.kernels.cpu.compile_cache import use_compile_cache
+        from pageport.kernels.cpu.quantised_matmul import QuantisedMatrix, can_pack
+    except ImportError:
+        return None
+    if not can_pack(weight):
+        return None
+    use_compile_cache()
+    return QuantisedMatrix(weight, bias)

@@ -8,21 +8,25 @@ from typing import Protocol
 import torch
 from torch.nn import functional
 
-from pageport.kernels.packed_matrix import pack_matrix
+from pageport.kernels.packed_matrix import pack_matrix, pack_quantised
+from pageport.kernels.quantised import QuantisedWeight
 
 # Single rows were compared bitwise with rows of a batch: equal up to K 1,024, different at 1,536, 2,048 and 4,096.
 _LONGEST_PLAIN_ROW = 1024
 
 
 class Linear:
-    """`x @ weight.T + bias`, by the fastest of three ways that there is for the weight.
+    """`x @ weight.T + bias`, by the fastest way that there is for the weight.
 
     On the CPU a bfloat16 weight is packed for our own kernel (`kernels.packed_matrix`), where that can be; other
     weights are packed once into oneDNN's own layout, see `_OneDnnProduct`. All else is torch's plain product.
     """
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
-        """Take over `weight` [N, K] and `bias` [N]; the caller drops its own references."""
+    def __init__(self, weight: torch.Tensor | QuantisedWeight, bias: torch.Tensor | None = None) -> None:
+        """Take over `weight` [N, K] and `bias` [N]; the caller drops its own references.
+
+        A quantised weight for which there is no kernel is dequantised to bfloat16.
+        """
         self._product = _choose(weight, bias)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -38,7 +42,9 @@ class _Product(Protocol):
     def multiply(self, x: torch.Tensor, *, wide: bool = False) -> torch.Tensor: ...
 
 
-def _choose(weight: torch.Tensor, bias: torch.Tensor | None) -> _Product:
+def _choose(weight: torch.Tensor | QuantisedWeight, bias: torch.Tensor | None) -> _Product:
+    if isinstance(weight, QuantisedWeight):
+        return pack_quantised(weight, bias) or _choose(weight.dequantise().bfloat16(), bias)
     packed = pack_matrix(weight, bias)
     if packed is not None:
         return packed

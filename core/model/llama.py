@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch.nn import functional
 
+from pageport.core.model.embedding import Embedding
 from pageport.core.model.linear import Linear
 from pageport.core.model.model_config import LayerConfig, ModelConfig
 from pageport.core.model.rope import cos_sin_table
@@ -32,9 +32,9 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class ModelWeights:
-    """embedding: [vocab, hidden]; head: the vocabulary projection, the embedding itself where they are tied."""
+    """head: the vocabulary projection, the embedding's own weights where they are tied."""
 
-    embedding: torch.Tensor
+    embedding: Embedding
     layers: tuple[LayerWeights, ...]
     norm: torch.Tensor
     head: Linear
@@ -71,7 +71,7 @@ class LlamaForCausalLM:
         Returns: [T, hidden_size].
         """
         kernels, eps = self._kernels, self.config.rms_norm_eps
-        residual = functional.embedding(input_ids, self._weights.embedding)
+        residual = self._weights.embedding(input_ids)
         layers = zip(self._weights.layers, self.config.layers, kv_caches, strict=True)
         update: torch.Tensor | None = None
         for weights, layer, kv_cache in layers:

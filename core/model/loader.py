@@ -7,12 +7,14 @@ from pathlib import Path
 import torch
 
 from pageport.core.errors import ConfigError, ModelError
+from pageport.core.model.embedding import Embedding, TableEmbedding
 from pageport.core.model.gguf_source import GgufSource, read_gguf_config
 from pageport.core.model.linear import Linear
 from pageport.core.model.llama import LayerWeights, LlamaForCausalLM, ModelWeights
 from pageport.core.model.model_config import ModelConfig, read_model_config
 from pageport.core.model.weight_source import SafetensorsSource, WeightSource
 from pageport.kernels import Kernels
+from pageport.kernels.quantised import QuantisedWeight, concatenate
 
 
 def load_model_config(path: Path) -> ModelConfig:
@@ -22,15 +24,26 @@ def load_model_config(path: Path) -> ModelConfig:
     return read_gguf_config(path) if path.suffix == ".gguf" else read_model_config(path)
 
 
-def load_model(path: Path, *, dtype: torch.dtype, device: torch.device, kernels: Kernels) -> LlamaForCausalLM:
+def load_model(
+    path: Path, *, dtype: torch.dtype, device: torch.device, kernels: Kernels, quantised: bool = False
+) -> LlamaForCausalLM:
     """Load weights, converted to `dtype`, one tensor at a time.
 
+    Args:
+        quantised: compute with a GGUF's 4- and 8-bit blocks as they are, on the CPU in bfloat16.
+
     Raises:
+        ConfigError: `quantised`, but not such a file, device or type.
         ModelError: a tensor is missing, unexpected or of the wrong shape; or no weights can be read.
     """
     config = load_model_config(path)
+    if quantised and not (path.suffix == ".gguf" and device.type == "cpu" and dtype is torch.bfloat16):
+        raise ConfigError(
+            f"quantization: gguf is for a .gguf file on the CPU in bfloat16, not {path.name} on {device} in {dtype}"
+        )
     if path.suffix == ".gguf":
-        weights = _Assembler(config, GgufSource(path), dtype, device).model()
+        gguf = GgufSource(path)
+        weights = _Assembler(config, gguf, dtype, device, gguf if quantised else None).model()
     else:
         with SafetensorsSource(path) as source:
             weights = _Assembler(config, source, dtype, device).model()
@@ -63,30 +76,42 @@ class _Assembler:
     """Reads each tensor that the configuration calls for, checks its shape, and sees that none is left over."""
 
     def __init__(
-        self, config: ModelConfig, source: WeightSource, dtype: torch.dtype, device: torch.device
+        self,
+        config: ModelConfig,
+        source: WeightSource,
+        dtype: torch.dtype,
+        device: torch.device,
+        blocks: GgufSource | None = None,
     ) -> None:
         self._config = config
         self._source = source
+        self._blocks = blocks
         self._dtype = dtype
         self._device = device
         self._unread = set(source.names())
 
     def model(self) -> ModelWeights:
         config = self._config
-        embedding = self._read("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
+        table = self._matrix("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
         layers = tuple(self._layer(f"model.layers.{index}") for index in range(config.num_layers))
         norm = self._read("model.norm.weight", config.hidden_size)
         if config.tie_word_embeddings:
             self._unread.discard("lm_head.weight")  # some files hold the same matrix twice
-            head = embedding
+            head = table
         else:
-            head = self._read("lm_head.weight", config.vocab_size, config.hidden_size)
+            head = self._matrix("lm_head.weight", config.vocab_size, config.hidden_size)
         leftover = {name for name in self._unread if not name.endswith("rotary_emb.inv_freq")}
         if leftover:
             raise ModelError(
                 f"unexpected tensors: {', '.join(sorted(leftover)[:5])} ({len(leftover)} in all)"
             )
-        return ModelWeights(embedding, layers, norm, Linear(head))
+        return ModelWeights(self._embedding(table), layers, norm, Linear(head))
+
+    def _embedding(self, table: torch.Tensor | QuantisedWeight) -> Embedding:
+        if isinstance(table, torch.Tensor):
+            return TableEmbedding(table)
+        assert self._blocks is not None
+        return self._blocks.embedding("model.embed_tokens.weight", self._dtype)
 
     def _layer(self, prefix: str) -> LayerWeights:
         config = self._config
@@ -113,17 +138,32 @@ class _Assembler:
 
     def _merged(self, parts: list[tuple[str, int]], in_features: int, *, bias: bool) -> Linear:
         """Several projections of the same input as one."""
-        weight = torch.cat([self._read(f"{name}.weight", rows, in_features) for name, rows in parts])
+        weights = [self._matrix(f"{name}.weight", rows, in_features) for name, rows in parts]
+        weight = concatenate(weights)
+        if weight is None:  # of several kinds
+            dense = [w if isinstance(w, torch.Tensor) else w.dequantise().to(self._dtype) for w in weights]
+            weight = torch.cat(dense)
         offsets = torch.cat([self._read(f"{name}.bias", rows) for name, rows in parts]) if bias else None
         return Linear(weight, offsets)
+
+    def _matrix(self, name: str, *shape: int) -> torch.Tensor | QuantisedWeight:
+        """As `_read`, or quantised where that is wanted and the file has it so."""
+        if self._blocks is None or name not in self._unread:
+            return self._read(name, *shape)
+        weight = self._blocks.read_quantised(name)
+        if weight is None:
+            return self._read(name, *shape)
+        self._take(name, weight.shape, shape)
+        return weight
 
     def _read(self, name: str, *shape: int) -> torch.Tensor:
         if name not in self._unread:
             raise ModelError(f"the weights have no tensor {name}")
-        self._unread.remove(name)
         tensor = self._source.read(name)
-        if tuple(tensor.shape) != shape:
-            raise ModelError(
-                f"tensor {name} has shape {tuple(tensor.shape)}, the configuration wants {shape}"
-            )
+        self._take(name, tuple(tensor.shape), shape)
         return tensor.to(device=self._device, dtype=self._dtype)
+
+    def _take(self, name: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> None:
+        self._unread.remove(name)
+        if shape != wanted:
+            raise ModelError(f"tensor {name} has shape {shape}, the configuration wants {wanted}")

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import carray, cfunc
+from numba import carray, cfunc, njit
 
 from pageport.kernels.cpu.matmul_block import COLUMNS, ROWS, multiply_block
 from pageport.kernels.cpu.scalars import draw_task
@@ -83,20 +83,45 @@ class PackedMatrix:
         return y
 
 
+def multiplies_here() -> bool:
+    """Whether the processor has the instruction, and nothing better."""
+    capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities.get("avx512_bf16")) and not capabilities.get("amx_bf16")
+
+
 def can_pack(weight: torch.Tensor) -> bool:
     """Whether the processor has the instruction, and the shape fits.
 
     Where it has matrix tiles as well (AMX), oneDNN's products use them and are faster.
     """
-    capabilities = torch.cpu.get_capabilities()
     return (
         weight.device.type == "cpu"
         and weight.dtype is torch.bfloat16
-        and bool(capabilities.get("avx512_bf16"))
-        and not capabilities.get("amx_bf16")
+        and multiplies_here()
         and weight.shape[0] % COLUMNS == 0
         and weight.shape[1] % 2 == 0
     )
+
+
+@njit(error_model="numpy", inline="always")
+def multiply_rows(a: Any, row: Any, end: Any, matrix: Any, bias: Any, y: Any, is_wide: Any) -> None:
+    """Rows `row .. end - 1` of `a`'s x times one stripe, into the columns that begin at `y`."""
+    for block in range(-(-(end - row) // ROWS), 0, -1):
+        count = -(-(end - row) // block)
+        source, target = a.x + row * a.x_stride, y + row * a.y_stride
+        if count == 6:
+            multiply_block(source, a.x_stride, matrix, bias, target, a.y_stride, a.pairs, 6, is_wide)
+        elif count == 5:
+            multiply_block(source, a.x_stride, matrix, bias, target, a.y_stride, a.pairs, 5, is_wide)
+        elif count == 4:
+            multiply_block(source, a.x_stride, matrix, bias, target, a.y_stride, a.pairs, 4, is_wide)
+        elif count == 3:
+            multiply_block(source, a.x_stride, matrix, bias, target, a.y_stride, a.pairs, 3, is_wide)
+        elif count == 2:
+            multiply_block(source, a.x_stride, matrix, bias, target, a.y_stride, a.pairs, 2, is_wide)
+        else:
+            multiply_block(source, a.x_stride, matrix, bias, target, a.y_stride, a.pairs, 1, is_wide)
+        row += count
 
 
 @cache
@@ -119,21 +144,6 @@ def _worker(wide: bool) -> Worker:
             matrix = a.matrix + stripe * a.pairs * np.int64(COLUMNS * 4)
             bias = a.bias + stripe * np.int64(COLUMNS * 4)
             y = a.y + stripe * np.int64(COLUMNS * size)
-            for block in range(-(-(end - row) // ROWS), 0, -1):
-                count = -(-(end - row) // block)
-                source, target = a.x + row * a.x_stride, y + row * a.y_stride
-                if count == 6:
-                    multiply_block(source, a.x_stride, matrix, bias, target, a.y_stride, a.pairs, 6, is_wide)
-                elif count == 5:
-                    multiply_block(source, a.x_stride, matrix, bias, target, a.y_stride, a.pairs, 5, is_wide)
-                elif count == 4:
-                    multiply_block(source, a.x_stride, matrix, bias, target, a.y_stride, a.pairs, 4, is_wide)
-                elif count == 3:
-                    multiply_block(source, a.x_stride, matrix, bias, target, a.y_stride, a.pairs, 3, is_wide)
-                elif count == 2:
-                    multiply_block(source, a.x_stride, matrix, bias, target, a.y_stride, a.pairs, 2, is_wide)
-                else:
-                    multiply_block(source, a.x_stride, matrix, bias, target, a.y_stride, a.pairs, 1, is_wide)
-                row += count
+            multiply_rows(a, row, end, matrix, bias, y, is_wide)
 
     return Worker(matmul)

@@ -22,16 +22,16 @@ _VECTORS = COLUMNS // _LANES
 _PAIR_BYTES = COLUMNS * 4  # of one pair of rows of the packed matrix
 
 
-class _BFloat16(ir.Type):
+class _BFloat16(ir.Type):  # type: ignore[misc]  # llvmlite has no annotations
     """LLVM's `bfloat`, which llvmlite has no name for."""
 
     def _to_string(self) -> str:
         return "bfloat"
 
 
-_SUMS = ir.VectorType(FLOAT, _LANES)
+SUMS = ir.VectorType(FLOAT, _LANES)
 _WORDS = ir.VectorType(INT32, _LANES)
-_PAIRS = ir.VectorType(_BFloat16(), 2 * _LANES)
+PAIRS = ir.VectorType(_BFloat16(), 2 * _LANES)
 
 
 @intrinsic(prefer_literal=True)
@@ -65,7 +65,7 @@ def multiply_block(
         for row in range(count):
             target = builder.add(y, builder.mul(y_stride, INT64(row)))
             for vector in range(_VECTORS):
-                _round_and_store(builder, sums[row][vector], target, vector, is_wide)
+                round_and_store(builder, sums[row][vector], target, vector, is_wide)
         return context.get_dummy_value()
 
     integers = (types.int64,) * 7
@@ -74,27 +74,18 @@ def multiply_block(
 
 def _loop(builder: Any, inputs: list[Any], matrix: Any, start: list[Any], pairs: Any) -> list[list[Any]]:
     """The sums [row][vector] over all pairs of columns of the inputs; at least one."""
-    dot = cgutils.get_or_insert_function(
-        builder.module, ir.FunctionType(_SUMS, [_SUMS, _PAIRS, _PAIRS]), "llvm.x86.avx512bf16.dpbf16ps.512"
-    )
     before, loop, after = builder.block, builder.append_basic_block(), builder.append_basic_block()
     builder.branch(loop)
     builder.position_at_end(loop)
     index = builder.phi(INT64)
-    sums = [[builder.phi(_SUMS) for _ in start] for _ in inputs]
+    sums = [[builder.phi(SUMS) for _ in start] for _ in inputs]
     address = builder.add(matrix, builder.mul(index, INT64(_PAIR_BYTES)))
-    weights = [_load_pairs(builder, address, vector) for vector in range(len(start))]
+    weights = [load_pairs(builder, address, vector) for vector in range(len(start))]
     new = []
     for row, row_sums in zip(inputs, sums, strict=True):
-        word = builder.load(
-            builder.inttoptr(builder.add(row, builder.mul(index, INT64(4))), INT32.as_pointer())
-        )
-        value = builder.bitcast(splat(builder, word, _LANES), _PAIRS)
+        value = splat_pair(builder, row, index)
         new.append(
-            [
-                builder.call(dot, [total, value, weight])
-                for total, weight in zip(row_sums, weights, strict=True)
-            ]
+            [dot(builder, total, value, weight) for total, weight in zip(row_sums, weights, strict=True)]
         )
     following = builder.add(index, INT64(1))
     index.add_incoming(INT64(0), before)
@@ -108,15 +99,29 @@ def _loop(builder: Any, inputs: list[Any], matrix: Any, start: list[Any], pairs:
     return new
 
 
-def _load_pairs(builder: Any, address: Any, vector: int) -> Any:
+def dot(builder: Any, total: Any, a: Any, b: Any) -> Any:
+    """total + the products of 16 pairs of pairs."""
+    function = cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(SUMS, [SUMS, PAIRS, PAIRS]), "llvm.x86.avx512bf16.dpbf16ps.512"
+    )
+    return builder.call(function, [total, a, b])
+
+
+def splat_pair(builder: Any, row: Any, index: Any) -> Any:
+    """The pair of inputs number `index` of the row at an address, 16 times."""
+    pointer = builder.inttoptr(builder.add(row, builder.mul(index, INT64(4))), INT32.as_pointer())
+    return builder.bitcast(splat(builder, builder.load(pointer), _LANES), PAIRS)
+
+
+def load_pairs(builder: Any, address: Any, vector: int) -> Any:
     pointer = builder.inttoptr(builder.add(address, INT64(vector * _LANES * 4)), _WORDS.as_pointer())
-    return builder.bitcast(builder.load(pointer, align=64), _PAIRS)
+    return builder.bitcast(builder.load(pointer, align=64), PAIRS)
 
 
-def _round_and_store(builder: Any, sums: Any, target: Any, vector: int, is_wide: bool) -> None:
+def round_and_store(builder: Any, sums: Any, target: Any, vector: int, is_wide: bool) -> None:
     """Round to bfloat16, to the nearest and ties to even; `is_wide`: store it as float32."""
     halves = ir.VectorType(INT16, _LANES)
-    shape = ir.FunctionType(ir.VectorType(_BFloat16(), _LANES), [_SUMS])
+    shape = ir.FunctionType(ir.VectorType(_BFloat16(), _LANES), [SUMS])
     narrow = cgutils.get_or_insert_function(builder.module, shape, "llvm.x86.avx512bf16.cvtneps2bf16.512")
     value = builder.bitcast(builder.call(narrow, [sums]), halves)
     size = 2

@@ -24,5 +24,6 @@ def test_equals_torch_and_a_row_does_not_depend_on_the_others(
     # float32: rounding of sums; bfloat16: products are exact, the result is rounded to 8 bits.
     bounds = {"rtol": 1e-4, "atol": 1e-5} if dtype is torch.float32 else {"rtol": 2**-7, "atol": 2**-7}
     torch.testing.assert_close(whole.double(), exact, **bounds)
+    assert torch.equal(layer.wide(x), whole.float())
     for rows in ROWS:
         assert torch.equal(layer(x[:rows]), whole[:rows]), f"{rows} rows"
