@@ -81,7 +81,7 @@ def read_settings(model_config: Mapping[str, Any], version_folder: Path) -> Sett
     length = _positive("max_output_length", values.pop("max_output_length", DEFAULT_MAX_OUTPUT_LENGTH))
     interval = _positive("stream_interval", values.pop("stream_interval", 1))
     client = str(values.pop("engine_client", DEFAULT_ENGINE_CLIENT))
-    engine = {name: values.pop(name) for name in _ENGINE_FIELDS & values.keys()}
+    engine = {name: _or_none(values.pop(name)) for name in _ENGINE_FIELDS & values.keys()}
     engine["model"] = _model_path(engine.get("model"), values.pop("huggingface_model", None), version_folder)
     engine["dtype"] = translate_dtype(engine.get("dtype", "auto"))
     ignored, unknown = [], []
@@ -120,6 +120,11 @@ def _read_model_json(path: Path) -> dict[str, Any]:
 def _same(json_value: Any, text: str) -> bool:
     """Whether a text, as config.pbtxt has it, means a JSON value: "64" and 64, "true" and true."""
     return bool(json_value == text or meaning_of(text) == meaning_of(json_value))
+
+
+def _or_none(value: Any) -> Any:
+    """None for the text that means it, else the value."""
+    return None if meaning_of(value) is None else value
 
 
 def _contract(values: Mapping[str, Any]) -> ContractName:

@@ -66,7 +66,6 @@ _HONOURED_AT: Mapping[str, tuple[Any, ...]] = {
     "override_generation_config": (None, {}),
     "pipeline_parallel_size": (None, 1),
     "qlora_adapter_name_or_path": (None,),
-    "quantization": (None,),
     "revision": (None,),
     "rope_scaling": (None, {}),
     "rope_theta": (None,),

@@ -50,12 +50,12 @@ def test_model_json_of_vllm_backend_loads_and_names_what_it_leaves_aside(version
     settings = read(version, model_json=values)
     assert settings.contract is ContractName.VLLM
     assert settings.engine.model == version / "weights", "relative to the version's folder"
+    assert settings.engine.quantization is None
     assert (settings.engine.dtype, settings.engine.max_model_len) == ("float16", 512)
     assert set(settings.ignored) == {
         "disable_log_requests",
         "enforce_eager",
         "tensor_parallel_size",
-        "quantization",
     }
     assert settings.unknown == ("tensor_parallel_sizes",)
 
@@ -90,7 +90,7 @@ def test_the_same_value_in_both_places_is_no_contradiction(version: Path, text: 
         ({"stream_interval": "x"}, {}, "stream_interval: must be a whole number"),
         ({}, {"tensor_parallel_size": 2}, "tensor_parallel_size: 2 is not supported; possible: 1"),
         ({"tensor_parallel_size": "2"}, {}, "tensor_parallel_size: '2' is not supported"),
-        ({}, {"quantization": "awq"}, "quantization: 'awq' is not supported; possible: null"),
+        ({}, {"quantization": "awq"}, "quantization: Input should be 'gguf' (given: 'awq')"),
         ({}, {"enable_lora": True}, "enable_lora: True is not supported; possible: False"),
         ({}, {"enable_lora": "true"}, "enable_lora: 'true' is not supported"),
         ({}, {"speculative_config": {"method": "ngram"}}, "speculative_config"),
@@ -125,6 +125,8 @@ def test_a_model_must_be_named_and_exist(version: Path) -> None:
 
 def test_text_values_that_mean_the_only_possible_one_are_fine(version: Path) -> None:
     """config.pbtxt knows nothing but text."""
-    parameters = {"tensor_parallel_size": "1", "enable_lora": "false", "quantization": "None"}
-    settings = read(version, parameters, {"model": "weights"})
+    parameters = {"tensor_parallel_size": "1", "enable_lora": "false"}
+    settings = read(version, parameters | {"quantization": "None"}, {"model": "weights"})
     assert set(settings.ignored) == set(parameters)
+    assert settings.engine.quantization is None
+    assert read(version, {"quantization": "gguf"}, {"model": "weights"}).engine.quantization == "gguf"
