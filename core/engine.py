@@ -66,7 +66,7 @@ class Engine:
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
             watermark=config.watermark,
-            chunk_alignment=kernels.chunk_alignment,
+            chunk_alignment=kernels.chunk_alignment(dtype, model_config.head_dim),
             prefix_caching=config.enable_prefix_caching,
             exact_recompute=config.exact_recompute,
         )

@@ -19,9 +19,10 @@ class Kernels(Protocol):
     """
 
     name: str
-    # A prompt that is computed in pieces which start at multiples of so many tokens gives bitwise the results of the
-    # whole; 1: no such promise.
-    chunk_alignment: int
+
+    def chunk_alignment(self, dtype: torch.dtype, head_dim: int) -> int:
+        """A prompt that is computed in pieces which start at multiples of so many tokens, and none of a single one,
+        gives bitwise the results of the whole (without a soft cap); 1: no such promise."""
 
     def paged_attention(
         self,

@@ -11,7 +11,9 @@ class ReferenceKernels:
     """`Kernels` in plain torch, one sequence at a time, accumulating in float32."""
 
     name = "reference"
-    chunk_alignment = 1
+
+    def chunk_alignment(self, dtype: torch.dtype, head_dim: int) -> int:
+        return 1
 
     def paged_attention(
         self,

@@ -6,6 +6,7 @@ import torch
 
 from pageport.kernels.batch import RaggedBatch
 from pageport.kernels.cpu import rotary, row_ops
+from pageport.kernels.cpu.chunk_attention import can_attend, chunk_attention
 from pageport.kernels.cpu.decode_attention import DecodeAttention
 from pageport.kernels.cpu.prefill_attention import QUERY_TILE, prefill_attention
 from pageport.kernels.cpu.row_groups import ROWS
@@ -20,11 +21,13 @@ class CpuKernels:
     """
 
     name = "cpu"
-    chunk_alignment = QUERY_TILE
 
     def __init__(self) -> None:
         self._reference = ReferenceKernels()
         self._decode = DecodeAttention()
+
+    def chunk_alignment(self, dtype: torch.dtype, head_dim: int) -> int:
+        return 2 if can_attend(dtype, head_dim) else QUERY_TILE
 
     def paged_attention(
         self,
@@ -48,6 +51,11 @@ class CpuKernels:
         decodes = batch.num_decodes
         if decodes:
             self._decode.run(query, kv_cache, batch, output, scale, sliding_window, soft_cap)
+        if decodes == len(batch.query_lens_host):
+            return output
+        if soft_cap is None and can_attend(query.dtype, query.shape[2]):
+            chunk_attention(query, kv_cache, batch, output, scale, sliding_window)
+            return output
         start = decodes
         for index in range(decodes, len(batch.query_lens_host)):
             stop = start + batch.query_lens_host[index]

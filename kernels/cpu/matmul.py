@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numba import carray, cfunc, njit
 
-from pageport.kernels.cpu.matmul_block import COLUMNS, ROWS, multiply_block
+from pageport.kernels.cpu.matmul_block import COLUMNS, NARROW, ROWS, WIDE, multiply_block
 from pageport.kernels.cpu.scalars import draw_task
 from pageport.kernels.cpu.threads import Worker, define_arguments, worker_signature
 
@@ -104,30 +104,30 @@ def can_pack(weight: torch.Tensor) -> bool:
 
 
 @njit(error_model="numpy", inline="always")
-def multiply_rows(a: Any, row: Any, end: Any, matrix: Any, bias: Any, y: Any, is_wide: Any) -> None:
+def multiply_rows(a: Any, row: Any, end: Any, matrix: Any, bias: Any, y: Any, result: Any) -> None:
     """Rows `row .. end - 1` of `a`'s x times one stripe, into the columns that begin at `y`."""
     for block in range(-(-(end - row) // ROWS), 0, -1):
         count = -(-(end - row) // block)
         source, target = a.x + row * a.x_stride, y + row * a.y_stride
         if count == 6:
-            multiply_block(source, a.x_stride, matrix, bias, target, a.y_stride, a.pairs, 6, is_wide)
+            multiply_block(source, a.x_stride, matrix, bias, target, a.y_stride, a.pairs, 6, result, 0)
         elif count == 5:
-            multiply_block(source, a.x_stride, matrix, bias, target, a.y_stride, a.pairs, 5, is_wide)
+            multiply_block(source, a.x_stride, matrix, bias, target, a.y_stride, a.pairs, 5, result, 0)
         elif count == 4:
-            multiply_block(source, a.x_stride, matrix, bias, target, a.y_stride, a.pairs, 4, is_wide)
+            multiply_block(source, a.x_stride, matrix, bias, target, a.y_stride, a.pairs, 4, result, 0)
         elif count == 3:
-            multiply_block(source, a.x_stride, matrix, bias, target, a.y_stride, a.pairs, 3, is_wide)
+            multiply_block(source, a.x_stride, matrix, bias, target, a.y_stride, a.pairs, 3, result, 0)
         elif count == 2:
-            multiply_block(source, a.x_stride, matrix, bias, target, a.y_stride, a.pairs, 2, is_wide)
+            multiply_block(source, a.x_stride, matrix, bias, target, a.y_stride, a.pairs, 2, result, 0)
         else:
-            multiply_block(source, a.x_stride, matrix, bias, target, a.y_stride, a.pairs, 1, is_wide)
+            multiply_block(source, a.x_stride, matrix, bias, target, a.y_stride, a.pairs, 1, result, 0)
         row += count
 
 
 @cache
 def _worker(wide: bool) -> Worker:
     """Compile, or load from the cache on disk, the worker for bfloat16 or float32 results."""
-    is_wide = int(wide)
+    result = WIDE if wide else NARROW
     size = 4 if wide else 2
 
     @cfunc(worker_signature(MatmulArguments), cache=True, error_model="numpy")
@@ -144,6 +144,6 @@ def _worker(wide: bool) -> Worker:
             matrix = a.matrix + stripe * a.pairs * np.int64(COLUMNS * 4)
             bias = a.bias + stripe * np.int64(COLUMNS * 4)
             y = a.y + stripe * np.int64(COLUMNS * size)
-            multiply_rows(a, row, end, matrix, bias, y, is_wide)
+            multiply_rows(a, row, end, matrix, bias, y, result)
 
     return Worker(matmul)

@@ -13,13 +13,16 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from pageport.kernels.cpu.vectors import FLOAT, INT16, INT32, INT64, load, splat
+from pageport.kernels.cpu.vectors import FLOAT, INT16, INT32, INT64, load, splat, store
 
 ROWS = 6
 COLUMNS = 64
 _LANES = 16
 _VECTORS = COLUMNS // _LANES
 _PAIR_BYTES = COLUMNS * 4  # of one pair of rows of the packed matrix
+
+# What becomes of the sums: bfloat16; the same numbers in float32; float32 as they are.
+NARROW, WIDE, EXACT = 0, 1, 2
 
 
 class _BFloat16(ir.Type):  # type: ignore[misc]  # llvmlite has no annotations
@@ -45,42 +48,53 @@ def multiply_block(
     y_stride: Any,
     pairs: Any,
     rows: Any,
-    wide: Any,
+    result: Any,
+    adds: Any,
 ) -> Any:
     """`rows` rows of y [rows, 64] = x [rows, 2 * pairs] @ matrix + bias, each sum in the order of `x`'s columns.
 
-    Args (int64; addresses, and strides in bytes; the last two compile-time constants):
+    Args (int64; addresses, and strides in bytes; the last three compile-time constants):
         x: bfloat16.
         matrix: bfloat16 [pairs, 64, 2].
         bias: float32 [64].
-        y: bfloat16, or float32 if `wide`, then rounded to bfloat16 all the same.
+        y: bfloat16 or float32, as `result` says: NARROW, WIDE or EXACT.
+        adds: 1: the sums start from y (with EXACT only), and there is no bias.
     """
-    count, is_wide = rows.literal_value, bool(wide.literal_value)
+    count, kind, is_added = rows.literal_value, result.literal_value, bool(adds.literal_value)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         x, x_stride, matrix, bias, y, y_stride, pairs = arguments[:7]
         inputs = [builder.add(x, builder.mul(x_stride, INT64(row))) for row in range(count)]
-        start = [load(builder, bias, vector * _LANES, _LANES) for vector in range(_VECTORS)]
-        sums = _loop(builder, inputs, matrix, start, pairs)
-        for row in range(count):
-            target = builder.add(y, builder.mul(y_stride, INT64(row)))
-            for vector in range(_VECTORS):
-                round_and_store(builder, sums[row][vector], target, vector, is_wide)
+        targets = [builder.add(y, builder.mul(y_stride, INT64(row))) for row in range(count)]
+        start = [_load_row(builder, row) for row in (targets if is_added else [bias])]
+        sums = _loop(builder, inputs, matrix, start if is_added else start * count, pairs)
+        for target, row in zip(targets, sums, strict=True):
+            for vector, total in enumerate(row):
+                if kind == EXACT:
+                    store(builder, total, target, vector * _LANES)
+                else:
+                    round_and_store(builder, total, target, vector, kind == WIDE)
         return context.get_dummy_value()
 
     integers = (types.int64,) * 7
-    return types.void(*integers, rows, wide), generate
+    return types.void(*integers, rows, result, adds), generate
 
 
-def _loop(builder: Any, inputs: list[Any], matrix: Any, start: list[Any], pairs: Any) -> list[list[Any]]:
-    """The sums [row][vector] over all pairs of columns of the inputs; at least one."""
+def _load_row(builder: Any, address: Any) -> list[Any]:
+    return [load(builder, address, vector * _LANES, _LANES) for vector in range(_VECTORS)]
+
+
+def _loop(
+    builder: Any, inputs: list[Any], matrix: Any, start: list[list[Any]], pairs: Any
+) -> list[list[Any]]:
+    """The sums [row][vector] over all pairs of columns of the inputs, at least one, from `start` [row][vector] on."""
     before, loop, after = builder.block, builder.append_basic_block(), builder.append_basic_block()
     builder.branch(loop)
     builder.position_at_end(loop)
     index = builder.phi(INT64)
-    sums = [[builder.phi(SUMS) for _ in start] for _ in inputs]
+    sums = [[builder.phi(SUMS) for _ in range(_VECTORS)] for _ in inputs]
     address = builder.add(matrix, builder.mul(index, INT64(_PAIR_BYTES)))
-    weights = [load_pairs(builder, address, vector) for vector in range(len(start))]
+    weights = [load_pairs(builder, address, vector) for vector in range(_VECTORS)]
     new = []
     for row, row_sums in zip(inputs, sums, strict=True):
         value = splat_pair(builder, row, index)
@@ -90,8 +104,8 @@ def _loop(builder: Any, inputs: list[Any], matrix: Any, start: list[Any], pairs:
     following = builder.add(index, INT64(1))
     index.add_incoming(INT64(0), before)
     index.add_incoming(following, loop)
-    for row_sums, row_new in zip(sums, new, strict=True):
-        for total, first, later in zip(row_sums, start, row_new, strict=True):
+    for row_sums, row_start, row_new in zip(sums, start, new, strict=True):
+        for total, first, later in zip(row_sums, row_start, row_new, strict=True):
             total.add_incoming(first, before)
             total.add_incoming(later, loop)
     builder.cbranch(builder.icmp_signed("<", following, pairs), loop, after)
@@ -118,12 +132,16 @@ def load_pairs(builder: Any, address: Any, vector: int) -> Any:
     return builder.bitcast(builder.load(pointer, align=64), PAIRS)
 
 
-def round_and_store(builder: Any, sums: Any, target: Any, vector: int, is_wide: bool) -> None:
-    """Round to bfloat16, to the nearest and ties to even; `is_wide`: store it as float32."""
-    halves = ir.VectorType(INT16, _LANES)
+def round_to_bfloat16(builder: Any, values: Any) -> Any:
+    """16 float32 to bfloat16, to the nearest and ties to even, as 16-bit integers."""
     shape = ir.FunctionType(ir.VectorType(_BFloat16(), _LANES), [SUMS])
     narrow = cgutils.get_or_insert_function(builder.module, shape, "llvm.x86.avx512bf16.cvtneps2bf16.512")
-    value = builder.bitcast(builder.call(narrow, [sums]), halves)
+    return builder.bitcast(builder.call(narrow, [values]), ir.VectorType(INT16, _LANES))
+
+
+def round_and_store(builder: Any, sums: Any, target: Any, vector: int, is_wide: bool) -> None:
+    """Round to bfloat16; `is_wide`: store it as float32."""
+    value = round_to_bfloat16(builder, sums)
     size = 2
     if is_wide:
         value = builder.shl(builder.zext(value, _WORDS), ir.Constant(_WORDS, [16] * _LANES))

@@ -23,7 +23,9 @@ class GpuKernels:
 
     name = "gpu"
     # A row's tiles start at multiples of the tile size in its own context, however its prompt is cut.
-    chunk_alignment = 1
+
+    def chunk_alignment(self, dtype: torch.dtype, head_dim: int) -> int:
+        return 1
 
     def paged_attention(
         self,

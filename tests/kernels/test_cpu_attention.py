@@ -9,6 +9,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pageport.kernels.cpu.matmul import multiplies_here
+
 PARTITION = 256  # tokens; decode attention splits a context at its multiples
 
 # Groups of 1, 3 and 8 query heads; head sizes whose largest power of two is 64, 16 and 4.
@@ -107,6 +109,30 @@ def test_chunks_equal_the_whole(case_of, cpu_kernels, assert_agree, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("window", [None, 50, 130])
+def test_cuts_at_the_alignment_do_not_show_in_a_single_bit(case_of, cpu_kernels, dtype, window):
+    align = cpu_kernels.chunk_alignment(dtype, 64)
+    total = 2 * max(align, 128) + 37
+    whole = case_of((9, 3, 64), [(total, total)], dtype=dtype)
+    expected = whole.run(cpu_kernels, sliding_window=window)
+    for start, stop in [(0, align), (align, 128 + align), (128, total), (128 + align, total)]:
+        if stop - start == 1:
+            continue
+        chunk = case_of((9, 3, 64), [(stop - start, stop)], dtype=dtype)
+        chunk.batch.block_tables[:, : -(-stop // 16)] = whole.batch.block_tables[:, : -(-stop // 16)]
+        actual = cpu_kernels.paged_attention(
+            whole.query[start:stop], whole.kv_cache, chunk.batch, scale=whole.scale, sliding_window=window
+        )
+        assert torch.equal(actual, expected[start:stop])
+
+
+def test_bfloat16_prompts_may_be_cut_anywhere_where_the_processor_multiplies_them(cpu_kernels):
+    assert cpu_kernels.chunk_alignment(torch.bfloat16, 64) == (2 if multiplies_here() else 128)
+    assert cpu_kernels.chunk_alignment(torch.bfloat16, 80) == 128
+    assert cpu_kernels.chunk_alignment(torch.float32, 64) == 128
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_sequence_does_not_depend_on_its_company(case_of, cpu_kernels, dtype):
     lengths = [(1, 1), (1, 33), (1, 300), (1, 700), (9, 20), (40, 300)]
     case = case_of((9, 3, 64), lengths, dtype=dtype)
@@ -132,6 +158,13 @@ def test_decode_does_not_depend_on_the_number_of_threads(case_of, cpu_kernels):
         torch.set_num_threads(threads)
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[0], results[2])
+
+
+def test_nothing_is_read_behind_a_chunk_or_outside_its_window(case_of, cpu_kernels, reference, assert_agree):
+    """Tiles of 64 tokens reach over both ends; what lies there is NaN."""
+    for lengths, window in [([(10, 70), (64, 64)], None), ([(5, 200)], 20), ([(3, 130)], 64)]:
+        case = case_of((8, 1, 64), lengths, dtype=torch.bfloat16, visible_from=window)
+        compare(case, cpu_kernels, reference, assert_agree, sliding_window=window)
 
 
 def test_scratch_memory_is_clean_after_a_larger_batch(case_of, cpu_kernels):
