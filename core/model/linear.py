@@ -48,8 +48,9 @@ def _choose(weight: torch.Tensor | QuantisedWeight, bias: torch.Tensor | None) -
     packed = pack_matrix(weight, bias)
     if packed is not None:
         return packed
-    is_dense = weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.bfloat16)
-    return _OneDnnProduct(weight, bias) if is_dense and _has_onednn() else _PlainProduct(weight, bias)
+    if weight.device.type == "cpu" and _has_onednn() and _onednn_computes(weight.dtype):
+        return _OneDnnProduct(weight, bias)
+    return _PlainProduct(weight, bias)
 
 
 class _PlainProduct:
@@ -96,3 +97,10 @@ def _has_onednn() -> bool:
         and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     )
+
+
+def _onednn_computes(dtype: torch.dtype) -> bool:
+    """bfloat16 only where the processor has AVX-512 or better."""
+    if dtype is torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return dtype is torch.float32
