@@ -10,7 +10,8 @@ from llguidance import LLMatcher, LLParserLimits
 
 from pageport.core.closed_schema import close_objects
 from pageport.core.errors import InvalidRequestError
-from pageport.core.sampling_params import Grammar, GrammarKind
+from pageport.core.sampling_modes import GrammarKind
+from pageport.core.sampling_params import Grammar
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions

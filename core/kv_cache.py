@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import psutil
 import torch
 
-from pageport.core.config import EngineConfig
 from pageport.core.errors import ConfigError
 from pageport.core.model.model_config import ModelConfig
+
+if TYPE_CHECKING:
+    from pageport.core.config import EngineConfig
 
 
 class KVCacheSize(NamedTuple):
@@ -82,4 +83,6 @@ def layer_views(pool: torch.Tensor) -> list[torch.Tensor]:
 def _free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
+    import psutil  # a decode on a GPU can do without
+
     return int(psutil.virtual_memory().available)

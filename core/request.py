@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pageport.core.sampling_params import SamplingParams
+if TYPE_CHECKING:
+    from pageport.core.sampling_params import SamplingParams
 
 
 class FinishReason(enum.StrEnum):

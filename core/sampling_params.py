@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -11,6 +10,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, Validation
 from pydantic.dataclasses import dataclass
 
 from pageport.core.errors import InvalidRequestError
+from pageport.core.sampling_modes import GrammarKind, LogprobsMode, PenaltyStyle, StopMatch
 
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 256
@@ -19,13 +19,6 @@ MAX_SEQUENCES = 64
 
 def _one_string_as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
-
-
-class GrammarKind(enum.StrEnum):
-    """How a grammar is written."""
-
-    REGEX = "regex"
-    JSON_SCHEMA = "json_schema"
 
 
 @dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
@@ -49,30 +42,6 @@ class Watermark:
 
     gamma: float = Field(default=0.5, gt=0.0, lt=1.0)
     delta: float = Field(default=2.0, ge=-1e4, le=1e4, allow_inf_nan=False)
-
-
-class PenaltyStyle(enum.StrEnum):
-    """Whose formula the frequency penalty follows."""
-
-    COUNT = "count"  # OpenAI and vLLM: penalty * count, over the output
-    SHARE = "share"  # TGI: penalty * count / length, over prompt and output
-
-
-class LogprobsMode(enum.StrEnum):
-    """Which scores log-probabilities are taken from."""
-
-    RAW = "raw"  # the model's own
-    # After everything that changes or removes scores. Impossible tokens are not listed; tokens that are as likely as
-    # the last one listed are listed too.
-    PROCESSED = "processed"
-
-
-class StopMatch(enum.StrEnum):
-    """Where a stop string counts, and what becomes of its text."""
-
-    ANYWHERE = "anywhere"  # the text ends before it, in the middle of a token too
-    # Only where a token ends with it, or with it and a line break; it stays in the text.
-    AT_TOKEN_END = "at_token_end"
 
 
 StringList = Annotated[tuple[str, ...], BeforeValidator(_one_string_as_list)]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
-from pageport.core.sampling_params import StopMatch
+from pageport.core.sampling_modes import StopMatch
 
 # Some decoders treat the first token of a text in their own way (they drop its leading space). Feeding the end of
 # the prompt first makes the first generated token an ordinary one.

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 
 from pageport.core.gguf_file import GgufFile
-from pageport.core.model.embedding import Embedding, StoredEmbedding
+from pageport.core.model.embedding import Embedding
 from pageport.core.model.gguf_blocks import read_blocks
 from pageport.core.model.model_config import ModelConfig, parse_model_config
+from pageport.core.model.stored_embedding import StoredEmbedding
 from pageport.kernels.quantised import QuantisedWeight
 
 

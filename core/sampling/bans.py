@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
 from pageport.core.errors import InvalidRequestError
 from pageport.core.sampling.state import SamplingState
-from pageport.core.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from pageport.core.sampling_params import SamplingParams
 
 
 def validate_for_vocabulary(params: SamplingParams, vocab_size: int) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from pageport.core.sampling.weights import ONE
-from pageport.core.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from pageport.core.sampling_params import SamplingParams
 
 _ROUNDING = 1e-9  # more than float64 can lose in a share of a sum of weights
 _FLOOR_ROUNDS = 6

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +11,11 @@ import torch
 
 from pageport.core.sampling.chunks import row_chunks
 from pageport.core.sampling.ranking import first_token_ids, rank_all, rank_leading
-from pageport.core.sampling_params import LogprobsMode, SamplingParams
+from pageport.core.sampling_modes import LogprobsMode
 from pageport.kernels.log_normalisers import LogNormalisers, log_normalisers
+
+if TYPE_CHECKING:
+    from pageport.core.sampling_params import SamplingParams
 
 
 class TokenLogprobs(NamedTuple):

@@ -9,7 +9,7 @@ import torch
 
 from pageport.core.sampling.history import TokenHistory
 from pageport.core.sampling.state import SamplingState
-from pageport.core.sampling_params import PenaltyStyle
+from pageport.core.sampling_modes import PenaltyStyle
 
 
 def has_penalties(state: SamplingState) -> bool:

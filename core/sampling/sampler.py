@@ -11,7 +11,7 @@ from pageport.core.sampling.bans import apply_bans, apply_logit_bias
 from pageport.core.sampling.batch import Batch, RandomRows
 from pageport.core.sampling.chunks import row_chunks
 from pageport.core.sampling.draws import Passed, draw_filtered, draw_unfiltered
-from pageport.core.sampling.grammar import apply_grammars
+from pageport.core.sampling.grammar_masks import apply_grammars
 from pageport.core.sampling.logprobs import (
     TokenLogprobs,
     filtered_logprobs,

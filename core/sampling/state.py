@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from pageport.core.sampling.grammar import GrammarMatcher
 from pageport.core.sampling.history import TokenHistory
-from pageport.core.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from pageport.core.sampling.grammar import GrammarMatcher
+    from pageport.core.sampling_params import SamplingParams
 
 
 @dataclass(slots=True, eq=False)

@@ -25,7 +25,8 @@ from pageport.core import (
     parse_engine_config,
 )
 from pageport.core.grammar import check_grammar
-from pageport.core.sampling.grammar import GrammarCompiler, apply_grammars
+from pageport.core.sampling.grammar import GrammarCompiler
+from pageport.core.sampling.grammar_masks import apply_grammars
 
 PROMPT = tuple(b"anything")
 EOS = 257

@@ -12,9 +12,9 @@ from gguf import GGMLQuantizationType, dequantize, quantize
 
 from pageport.core import ConfigError, Engine, EngineRequest, SamplingParams, parse_engine_config
 from pageport.core.demo_model import demo_gguf_path
-from pageport.core.model.embedding import StoredEmbedding
 from pageport.core.model.gguf_blocks import read_blocks
 from pageport.core.model.gguf_source import GgufSource
+from pageport.core.model.stored_embedding import StoredEmbedding
 
 CHAT = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
 PROSE = (
