@@ -69,15 +69,10 @@ def random_transformers_model(config: Any, dtype: torch.dtype, device: torch.dev
     return model
 
 
-def same_weights(model: Any, kernels: Kernels) -> LlamaForCausalLM:
-    """Our decoder with the weights of a transformers model."""
-    return assemble_model(
-        parse_model_config(model.config.to_dict()),
-        StateDict(model),
-        dtype=model.dtype,
-        device=model.device,
-        kernels=kernels,
-    )
+def same_weights(model: Any, kernels: Kernels, dtype: torch.dtype, device: torch.device) -> LlamaForCausalLM:
+    """Our decoder with the weights of a transformers model, converted."""
+    config = parse_model_config(model.config.to_dict())
+    return assemble_model(config, StateDict(model), dtype=dtype, device=device, kernels=kernels)
 
 
 def make_runner(

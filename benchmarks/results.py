@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import checkout  # noqa: F401
+
 from pageport.migration.poc.environment import describe_environment, load_average
 
 RESULTS = Path(__file__).with_name("RESULTS.md")

@@ -65,7 +65,12 @@ def main(checkout: str) -> None:
     theirs = random_transformers_model(config, torch.float32, device)
     kernels = pageport.kernels.make_kernels("reference", device)
     loop = DecodeLoop(
-        same_weights(theirs, kernels), kernels, torch.float32, device, max_num_seqs=3, max_model_len=128
+        same_weights(theirs, kernels, torch.float32, device),
+        kernels,
+        torch.float32,
+        device,
+        max_num_seqs=3,
+        max_model_len=128,
     )
     answers = loop.generate(PROMPTS, NEW_TOKENS)
     for prompt, answer in zip(PROMPTS, answers, strict=True):
