@@ -158,20 +158,32 @@ def answer_rows(bench: Bench, modes: dict[str, bool]) -> Iterator[str]:
             "transformers, continuous batching": lambda prompts, new: continuous(bench, prompts, new),
         } | {f"Pageport, {mode}": paged(bench, batch, graphs=graphs) for mode, graphs in modes.items()}
         rates: dict[str, list[float]] = {name: [] for name in contenders}
+        failures: dict[str, str] = {}
         for number in range(load.rounds + 1):  # the first warms up
             prompts = bench.prompts(batch, load.prompt_tokens, seed=number)
             for name, contender in contenders.items():
-                seconds = contender(prompts, load.new_tokens)
+                if name in failures:
+                    continue
+                try:
+                    seconds = contender(prompts, load.new_tokens)
+                except (
+                    ImportError,
+                    RuntimeError,
+                ) as error:  # a library or memory is missing: the others go on
+                    failures[name] = f"{type(error).__name__}: {str(error).partition(chr(10))[0]:.80}"
+                    continue
                 free_memory(bench.device)
                 if number:
                     rates[name].append(batch * load.new_tokens / seconds)
-        base = statistics.median(next(iter(rates.values())))
+        base = next(iter(rates.values()))
         for name, values in rates.items():
-            median = statistics.median(values)
-            yield (
-                f"| {bench.name} | {batch} | {name} | {median:,.1f} | {min(values):,.1f} – {max(values):,.1f} "
-                f"| {median / base:.2f} × |"
-            )
+            cells = f"{failures[name]} | – | –" if name in failures else _rate_cells(values, base)
+            yield f"| {bench.name} | {batch} | {name} | {cells} |"
+
+
+def _rate_cells(values: list[float], base: list[float]) -> str:
+    ratio = f"{statistics.median(values) / statistics.median(base):.2f} ×" if base else "–"
+    return f"{statistics.median(values):,.1f} | {min(values):,.1f} – {max(values):,.1f} | {ratio}"
 
 
 def paged(bench: Bench, batch: int, *, graphs: bool) -> Contender:
