@@ -76,6 +76,11 @@ class EngineConfig:
         "then sleep; passive: sleep at once, for a machine with other busy programs; active: spin without end",
     )
     kernel_backend: KernelBackend = KernelBackend.AUTO
+    enforce_eager: bool = Field(
+        default=False,
+        description="launch each kernel of a decode step by itself, instead of replaying CUDA graphs (GPU only): "
+        "starts sooner, and takes less memory",
+    )
     seed: int | None = Field(
         default=None,
         ge=0,

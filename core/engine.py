@@ -7,6 +7,7 @@ import time
 import torch
 
 from pageport.core.config import EngineConfig
+from pageport.core.decode_graphs import CudaCapturer, graph_sizes
 from pageport.core.errors import ConfigError, InvalidRequestError
 from pageport.core.generation import Generation, RequestProgress, TokenTexts
 from pageport.core.kv_cache import allocate_kv_pool, size_kv_cache
@@ -59,8 +60,14 @@ class Engine:
         )
         size = size_kv_cache(config, model_config, dtype, device)
         kv = KVManager(size.num_blocks, config.block_size, config.max_num_seqs, size.max_model_len)
-        pool = allocate_kv_pool(size, config.block_size, model_config, dtype, device)
+        uses_graphs = uses_decode_graphs(config, device)
+        # Rows that pad a captured step need a block to write to.
+        num_blocks = size.num_blocks + uses_graphs
+        pool = allocate_kv_pool(num_blocks, config.block_size, model_config, dtype, device)
         self._runner = ModelRunner(model, kernels, pool, kv)
+        if uses_graphs:
+            sizes = graph_sizes(config.max_num_seqs, size.max_model_len)
+            self._runner.capture_decode_steps(sizes, CudaCapturer())
         self._scheduler = Scheduler(
             kv,
             max_num_seqs=config.max_num_seqs,
@@ -301,6 +308,10 @@ def resolve_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(name)
+
+
+def uses_decode_graphs(config: EngineConfig, device: torch.device) -> bool:
+    return device.type == "cuda" and not config.enforce_eager
 
 
 def validate_request(request: EngineRequest, info: EngineInfo) -> None:

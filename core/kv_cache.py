@@ -64,14 +64,14 @@ def size_kv_cache(
 
 
 def allocate_kv_pool(
-    size: KVCacheSize, block_size: int, model: ModelConfig, dtype: torch.dtype, device: torch.device
+    num_blocks: int, block_size: int, model: ModelConfig, dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
     """The pool [num_blocks, layers, 2, block_size, kv_heads, head_dim].
 
     Block-major, so that moving a block (copy-on-write, swap) is one copy. Not zeroed: on the CPU, pages that no
     block ever touches then cost no memory, and kernels never let an unwritten slot reach a result.
     """
-    shape = (size.num_blocks, model.num_layers, 2, block_size, model.num_kv_heads, model.head_dim)
+    shape = (num_blocks, model.num_layers, 2, block_size, model.num_kv_heads, model.head_dim)
     return torch.empty(shape, dtype=dtype, device=device)
 
 

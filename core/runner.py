@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 import torch
 
+from pageport.core.decode_graphs import DecodeGraphs, GraphCapturer, GraphSize
 from pageport.core.kv_cache import layer_views
 from pageport.core.kv_manager import KVManager
 from pageport.core.model.llama import LlamaForCausalLM
 from pageport.core.scheduler import ScheduledSequence, StepPlan
-from pageport.kernels import Kernels, RaggedBatch
+from pageport.core.step_inputs import StepInputs, collect_inputs
+from pageport.kernels import Kernels
 
 
 class LogitRows(NamedTuple):
@@ -45,6 +46,20 @@ class ModelRunner:
         self._layers = layer_views(kv_pool)
         self._kv = kv
         self._device = kv_pool.device
+        self._graphs: DecodeGraphs | None = None
+
+    def capture_decode_steps(self, sizes: list[GraphSize], capturer: GraphCapturer) -> None:
+        """Replay decode steps of these sizes from now on. The pool has one block more than the manager knows."""
+        scratch_block = self._kv.pool.num_blocks
+        assert self._kv_pool.shape[0] > scratch_block, "the pool has no scratch block"
+        self._graphs = DecodeGraphs(
+            lambda input_ids, batch: self._model.forward(input_ids, self._layers, batch),
+            sizes,
+            block_size=self._kv.block_size,
+            scratch_block=scratch_block,
+            device=self._device,
+            capturer=capturer,
+        )
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Compute the plan's tokens. Block copies are made first."""
@@ -53,49 +68,24 @@ class ModelRunner:
             self._kernels.copy_blocks(self._kv_pool, pairs[:, 0], pairs[:, 1])
         # Kernels treat single-token rows on a path of their own and want them first.
         items = sorted(plan.scheduled, key=lambda item: item.num_tokens > 1)
-        input_ids = torch.from_numpy(_input_ids(items)).to(self._device)
-        hidden = self._model.forward(input_ids, self._layers, self._batch(items))
+        hidden = self._forward(collect_inputs(items, self._kv))
         rows, wanted = _logit_rows(items)
         if not wanted:  # all of the step was the inside of long prompts
             return StepResult(hidden.new_empty((0, self._model.config.vocab_size), dtype=torch.float32), rows)
-        if len(wanted) < hidden.shape[0]:
+        if wanted == list(range(len(wanted))):
+            hidden = hidden[: len(wanted)]
+        else:
             hidden = hidden[torch.tensor(wanted, device=self._device)]
         return StepResult(self._model.compute_logits(hidden), rows)
 
-    def _batch(self, items: list[ScheduledSequence]) -> RaggedBatch:
-        tables = [item.sequence.table for item in items]
-        new = np.fromiter((item.num_tokens for item in items), np.int64, len(items))
-        computed = np.fromiter((item.sequence.num_computed for item in items), np.int64, len(items))
-        starts = np.zeros(len(items) + 1, dtype=np.int64)
-        np.cumsum(new, out=starts[1:])
-        seq_of_token = np.repeat(np.arange(len(items)), new)
-        positions = np.arange(starts[-1]) - np.repeat(starts[:-1] - computed, new)
-        table_rows = np.fromiter((table.row for table in tables if table is not None), np.int64, len(items))
-        width = max(table.num_blocks for table in tables if table is not None)
-        block_tables = self._kv.tables[table_rows, :width]
-        block_size = self._kv.block_size
-        blocks = block_tables[seq_of_token, positions // block_size].astype(np.int64)
-        seq_lens = computed + new
-        return RaggedBatch(
-            query_start_loc=self._tensor(starts.astype(np.int32)),
-            seq_lens=self._tensor(seq_lens.astype(np.int32)),
-            block_tables=self._tensor(block_tables),
-            positions=self._tensor(positions),
-            slot_mapping=self._tensor(blocks * block_size + positions % block_size),
-            num_decodes=int((new == 1).sum()),
-            query_lens_host=tuple(new.tolist()),
-            seq_lens_host=tuple(seq_lens.tolist()),
-        )
-
-    def _tensor(self, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> torch.Tensor:
-        return torch.from_numpy(array).to(self._device)
-
-
-def _input_ids(items: list[ScheduledSequence]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    ids: list[int] = []
-    for sequence, num_tokens in items:
-        ids += sequence.token_ids[sequence.num_computed : sequence.num_computed + num_tokens]
-    return np.array(ids, dtype=np.int64)
+    def _forward(self, inputs: StepInputs) -> torch.Tensor:
+        """Hidden states of all new tokens; rows that only pad may follow."""
+        if self._graphs is not None:
+            hidden = self._graphs.run(inputs)
+            if hidden is not None:
+                return hidden
+        input_ids, batch = inputs.to(self._device)
+        return self._model.forward(input_ids, self._layers, batch)
 
 
 def _logit_rows(items: list[ScheduledSequence]) -> tuple[list[LogitRows], list[int]]:

@@ -23,7 +23,6 @@ _IGNORED = frozenset(
         "enable_chunked_prefill",
         "enable_log_requests",
         "enable_prefix_caching",
-        "enforce_eager",
         "guided_decoding_backend",
         "limit_mm_per_prompt",
         "long_prefill_token_threshold",

@@ -16,7 +16,7 @@ NUM_TOKENS = 24
 
 @pytest.fixture(scope="module")
 def engine(demo_model: Path) -> Engine:
-    return Engine(parse_engine_config({"model": demo_model, "kv_cache_memory_bytes": 1 << 28}))
+    return Engine(parse_engine_config({"model": demo_model, "kv_cache_memory_bytes": 1 << 29}))
 
 
 def answers(

@@ -86,7 +86,7 @@ def test_never_more_than_the_machine_has() -> None:
 
 def test_pool_is_block_major_and_layers_see_it() -> None:
     result = size(model(), kv_cache_memory_bytes=20 * 16 * TOKEN_BYTES)
-    pool = allocate_kv_pool(result, 16, model(), torch.float32, CPU)
+    pool = allocate_kv_pool(result.num_blocks, 16, model(), torch.float32, CPU)
     assert pool.shape == (20, 3, 2, 16, 2, 8) and pool.is_contiguous()
     views = layer_views(pool)
     assert [view.shape for view in views] == [(20, 2, 16, 2, 8)] * 3

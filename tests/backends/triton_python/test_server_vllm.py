@@ -170,4 +170,4 @@ def test_an_entry_of_the_vllm_backend_is_served_as_it_is(fake: Harness) -> None:
     assert fake.generate("bare", {"text_input": "w1", "max_tokens": 2})["text_output"] == "w1 a0 a1"
     log = fake.server.log_path.read_text()
     assert "unknown settings, not used: a_name_nobody_knows" in log
-    assert "settings without effect here: disable_log_requests, enforce_eager, tensor_parallel_size" in log
+    assert "settings without effect here: disable_log_requests, tensor_parallel_size" in log

@@ -52,11 +52,8 @@ def test_model_json_of_vllm_backend_loads_and_names_what_it_leaves_aside(version
     assert settings.engine.model == version / "weights", "relative to the version's folder"
     assert settings.engine.quantization is None
     assert (settings.engine.dtype, settings.engine.max_model_len) == ("float16", 512)
-    assert set(settings.ignored) == {
-        "disable_log_requests",
-        "enforce_eager",
-        "tensor_parallel_size",
-    }
+    assert settings.engine.enforce_eager is True
+    assert set(settings.ignored) == {"disable_log_requests", "tensor_parallel_size"}
     assert settings.unknown == ("tensor_parallel_sizes",)
 
 
